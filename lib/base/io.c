@@ -1,0 +1,146 @@
+#include "base/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int zt_map_file(const char *path, struct zt_mapped *m, struct zt_err *err)
+{
+    memset(m, 0, sizeof *m);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return zt_err_errno(err, ZT_EINPUT, "%s", path);
+    struct stat st;
+    int rc = 0;
+    if (fstat(fd, &st)) {
+        rc = zt_err_errno(err, ZT_EIO, "%s", path);
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        rc = zt_err_set(err, ZT_EINPUT, "%s: not a regular file", path);
+        goto out;
+    }
+    if (st.st_size == 0)
+        goto out;
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) {
+        rc = zt_err_errno(err, ZT_EIO, "%s: mmap", path);
+        goto out;
+    }
+    m->data = p;
+    m->bytes = (size_t)st.st_size;
+out:
+    close(fd);
+    return rc;
+}
+
+void zt_unmap_file(struct zt_mapped *m)
+{
+    if (m->data)
+        munmap((void *)(uintptr_t)m->data, m->bytes);
+    memset(m, 0, sizeof *m);
+}
+
+int zt_read_file(const char *path, size_t max_bytes, struct zt_str *out, struct zt_err *err)
+{
+    bool is_stdin = strcmp(path, "-") == 0;
+    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return zt_err_errno(err, ZT_EINPUT, "%s", path);
+    int rc = 0;
+    char chunk[65536];
+    for (;;) {
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            rc = zt_err_errno(err, errno == EISDIR ? ZT_EINPUT : ZT_EIO, "%s", path);
+        if (n <= 0)
+            break;
+        if ((size_t)n > max_bytes - out->len) {
+            rc = zt_err_set(err, ZT_EINPUT, "%s: larger than %zu bytes", path, max_bytes);
+            break;
+        }
+        zt_str_add(out, chunk, (size_t)n);
+    }
+    if (!is_stdin)
+        close(fd);
+    return rc;
+}
+
+int zt_write_file_atomic(const char *path, const void *bytes, size_t n, struct zt_err *err)
+{
+    struct zt_str tmp = {0};
+    zt_str_printf(&tmp, "%s.tmp.%ld", path, (long)getpid());
+    int fd = open(tmp.buf, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int rc;
+    if (fd < 0) {
+        rc = zt_err_errno(err, ZT_EIO, "%s", tmp.buf);
+        goto out;
+    }
+    rc = zt_write_full(fd, bytes, n, path, err);
+    if (!rc && fsync(fd))
+        rc = zt_err_errno(err, ZT_EIO, "%s: fsync", path);
+    if (close(fd) && !rc)
+        rc = zt_err_errno(err, ZT_EIO, "%s: close", path);
+    if (!rc && rename(tmp.buf, path))
+        rc = zt_err_errno(err, ZT_EIO, "%s: rename", path);
+    if (rc)
+        unlink(tmp.buf);
+out:
+    zt_str_release(&tmp);
+    return rc;
+}
+
+int zt_make_dirs(const char *path, struct zt_err *err)
+{
+    struct zt_str s = {0};
+    int rc = 0;
+    for (const char *p = path; !rc; p++) {
+        if ((*p == '/' || *p == '\0') && s.len && mkdir(s.buf, 0777) && errno != EEXIST)
+            rc = zt_err_errno(err, ZT_EIO, "%s: mkdir", s.buf);
+        if (!*p)
+            break;
+        zt_str_add(&s, p, 1);
+    }
+    struct stat st;
+    if (!rc && (stat(path, &st) || !S_ISDIR(st.st_mode)))
+        rc = zt_err_set(err, ZT_EIO, "%s: not a directory", path);
+    zt_str_release(&s);
+    return rc;
+}
+
+int zt_read_full(int fd, void *buf, size_t n, const char *what, struct zt_err *err)
+{
+    size_t got = 0;
+    while (got < n) {
+        ssize_t k = read(fd, (char *)buf + got, n - got);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return zt_err_errno(err, ZT_EIO, "%s: read", what);
+        if (k == 0) {
+            if (got == 0)
+                return 0;
+            return zt_err_set(err, ZT_EIO, "%s: ended after %zu of %zu bytes", what, got, n);
+        }
+        got += (size_t)k;
+    }
+    return 1;
+}
+
+int zt_write_full(int fd, const void *buf, size_t n, const char *what, struct zt_err *err)
+{
+    size_t done = 0;
+    while (done < n) {
+        ssize_t k = write(fd, (const char *)buf + done, n - done);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return zt_err_errno(err, ZT_EIO, "%s: write", what);
+        done += (size_t)k;
+    }
+    return 0;
+}

@@ -1,0 +1,40 @@
+/*
+ * io.h: files and descriptors. Short reads and writes and EINTR are handled; every error names the
+ * path. All functions block.
+ */
+#ifndef ZT_BASE_IO_H
+#define ZT_BASE_IO_H
+
+#include "base/err.h"
+#include "base/str.h"
+
+/* A whole file mapped read-only; works for files larger than memory. bytes may be 0 (data NULL). */
+struct zt_mapped {
+    const unsigned char *data;
+    size_t bytes;
+};
+
+int zt_map_file(const char *path, struct zt_mapped *m, struct zt_err *err) ZT_MUST_CHECK;
+void zt_unmap_file(struct zt_mapped *m); /* accepts a zeroed one */
+
+/* Read a text file whole; larger than max_bytes is ZT_EINPUT. `path` "-" is standard input. */
+int zt_read_file(const char *path, size_t max_bytes, struct zt_str *out,
+                 struct zt_err *err) ZT_MUST_CHECK;
+
+/* Write a file that is either the old one or complete: temporary name, fsync, rename. */
+int zt_write_file_atomic(const char *path, const void *bytes, size_t n,
+                         struct zt_err *err) ZT_MUST_CHECK;
+
+/* mkdir -p. An existing directory is fine. */
+int zt_make_dirs(const char *path, struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * Whole transfers on a descriptor (blocking mode). read returns 1 when all n bytes came, 0 at end of
+ * file before the first byte, negative on failure (end of file inside is ZT_EIO). `what` names the
+ * other end in messages.
+ */
+int zt_read_full(int fd, void *buf, size_t n, const char *what, struct zt_err *err) ZT_MUST_CHECK;
+int zt_write_full(int fd, const void *buf, size_t n, const char *what,
+                  struct zt_err *err) ZT_MUST_CHECK;
+
+#endif

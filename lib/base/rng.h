@@ -1,0 +1,47 @@
+/*
+ * rng.h: random numbers that depend only on what they are for.
+ *
+ * Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) is a pure
+ * function of a 64-bit key and a 128-bit counter. The key is (seed, purpose), the counter whatever
+ * names the number: (tensor, element), (sample, layer, element), (step, position). So no result
+ * depends on the number of ranks, on recomputation or on resuming. Nothing here has state.
+ */
+#ifndef ZT_BASE_RNG_H
+#define ZT_BASE_RNG_H
+
+#include "base/compat.h"
+
+enum zt_rng_purpose {
+    ZT_RNG_INIT = 1,    /* parameter initialisation: (tensor, element) */
+    ZT_RNG_SHUFFLE = 2, /* order of the samples: (epoch, round) */
+    ZT_RNG_DROPOUT = 3, /* (sample, layer, element) */
+    ZT_RNG_SAMPLE = 4,  /* text generation: (step, position) */
+};
+
+struct zt_philox_block {
+    uint32_t v[4];
+};
+
+struct zt_philox_block zt_philox(uint64_t seed, enum zt_rng_purpose purpose, uint64_t hi,
+                                 uint64_t lo);
+
+/* Uniform in (0, 1), from one 32-bit word; never 0 or 1. */
+static inline double zt_uniform(uint32_t word)
+{
+    return ((double)word + 0.5) * (1.0 / 4294967296.0);
+}
+
+/*
+ * Standard normal numbers for elements [begin, begin + n) of tensor `tensor` (Box-Muller; element i
+ * is the i-th number whatever the range asked for).
+ */
+void zt_rng_normal(uint64_t seed, enum zt_rng_purpose purpose, uint64_t tensor, int64_t begin,
+                   int64_t n, float *out);
+
+/*
+ * Keyed permutation of [0, n): where `index` of epoch `epoch` goes. A bijection for every key (a
+ * Feistel network over the next power of four, walked until it falls inside).
+ */
+int64_t zt_permute(uint64_t seed, uint64_t epoch, int64_t n, int64_t index);
+
+#endif

@@ -1,0 +1,149 @@
+#include "base/str.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+
+#include "base/arena.h"
+
+static void reserve(struct zt_str *s, size_t extra)
+{
+    ZT_GROW(s->buf, s->len + extra + 1, s->cap);
+}
+
+void zt_str_add(struct zt_str *s, const void *bytes, size_t n)
+{
+    reserve(s, n);
+    if (n)
+        memcpy(s->buf + s->len, bytes, n);
+    s->len += n;
+    s->buf[s->len] = '\0';
+}
+
+void zt_str_puts(struct zt_str *s, const char *text)
+{
+    zt_str_add(s, text, strlen(text));
+}
+
+void zt_str_printf(struct zt_str *s, const char *fmt, ...)
+{
+    va_list ap, ap2;
+    va_start(ap, fmt);
+    va_copy(ap2, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n > 0) {
+        reserve(s, (size_t)n);
+        vsnprintf(s->buf + s->len, (size_t)n + 1, fmt, ap2);
+        s->len += (size_t)n;
+    }
+    va_end(ap2);
+}
+
+void zt_str_reset(struct zt_str *s)
+{
+    s->len = 0;
+    if (s->buf)
+        s->buf[0] = '\0';
+}
+
+void zt_str_release(struct zt_str *s)
+{
+    free(s->buf);
+    memset(s, 0, sizeof *s);
+}
+
+bool zt_parse_i64(const char *text, int64_t *out)
+{
+    const char *p = text;
+    bool neg = *p == '-';
+    if (*p == '-' || *p == '+')
+        p++;
+    if (!*p)
+        return false;
+    int64_t v = 0;
+    for (; *p; p++) {
+        if (*p < '0' || *p > '9')
+            return false;
+        int64_t digit = *p - '0';
+        if (__builtin_mul_overflow(v, 10, &v) ||
+            (neg ? __builtin_sub_overflow(v, digit, &v) : __builtin_add_overflow(v, digit, &v)))
+            return false;
+    }
+    *out = v;
+    return true;
+}
+
+bool zt_parse_f64(const char *text, double *out)
+{
+    bool digit = false;
+    for (const char *p = text; *p; p++) {
+        if (*p >= '0' && *p <= '9')
+            digit = true;
+        else if (!strchr("+-.eE", *p))
+            return false; /* no nan, inf, hex, blanks */
+    }
+    if (!digit)
+        return false;
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (*end || !isfinite(v))
+        return false;
+    *out = v;
+    return true;
+}
+
+static size_t edit_distance(const char *a, const char *b)
+{
+    enum { MAX = 64 };
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > MAX || nb > MAX)
+        return MAX;
+    size_t row[MAX + 1];
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t diag = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            size_t subst = diag + (a[i - 1] != b[j - 1]);
+            diag = row[j];
+            row[j] = ZT_MIN(subst, ZT_MIN(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[nb];
+}
+
+const char *zt_nearest(const char *word, const char *const *candidates, size_t n)
+{
+    const char *best = NULL;
+    size_t best_dist = strlen(word) / 3 + 2; /* farther than this is noise, not a typing error */
+    for (size_t i = 0; i < n; i++) {
+        size_t d = edit_distance(word, candidates[i]);
+        if (d < best_dist) {
+            best_dist = d;
+            best = candidates[i];
+        }
+    }
+    return best;
+}
+
+const char *zt_fmt_gb(char *buf, size_t buf_bytes, double bytes)
+{
+    if (bytes >= 1e8)
+        snprintf(buf, buf_bytes, "%.2f GB", bytes / 1e9);
+    else
+        snprintf(buf, buf_bytes, "%.2f MB", bytes / 1e6);
+    return buf;
+}
+
+const char *zt_fmt_gib(char *buf, size_t buf_bytes, double bytes)
+{
+    const double mib = 1024.0 * 1024.0;
+    if (bytes >= 100 * mib)
+        snprintf(buf, buf_bytes, "%.2f GiB", bytes / (1024 * mib));
+    else
+        snprintf(buf, buf_bytes, "%.2f MiB", bytes / mib);
+    return buf;
+}

@@ -1,0 +1,112 @@
+/*
+ * coll.h: the collectives seam. A transport is a table of functions: shared memory (one host), NCCL,
+ * host-staged, TCP. Every call names a group of the mesh, runs in order on a stream, and is matched
+ * with the peers' calls by its position in the group's order (all members must make the same calls,
+ * in the same order, with the same counts; a mismatch is found and reported, not waited out).
+ *
+ * Completion: when the call's task is done on the stream, this rank's output is written and every
+ * peer has finished reading this rank's buffers. So local stream order is enough to reuse them.
+ *
+ * Counts are in elements. Sums are made in the group's rank order, in fp32 for fp32 and 16-bit types,
+ * and rounded once to the type of the output; so an all-reduce is exactly a reduce-scatter followed by
+ * an all-gather, and results do not depend on transport, chunking or timing.
+ *
+ * Buffers that peers read (all `send` arguments) must lie in an arena from alloc_shared(). Failure (a
+ * dead peer, an abort) fails the stream with ZT_EPEER within a second; it never hangs.
+ */
+#ifndef ZT_COLL_COLL_H
+#define ZT_COLL_COLL_H
+
+#include "base/mesh.h"
+#include "dev/dev.h"
+
+enum { ZT_COLL_ABI = 1 };
+
+enum zt_redop { ZT_SUM, ZT_MAX };
+
+struct zt_coll;
+
+struct zt_coll_ops {
+    uint32_t abi, struct_bytes;
+    const char *name;
+    bool peers_read_memory; /* send buffers must come from alloc_shared (else: any device memory) */
+
+    /* Arenas that peers read. Blocking and collective over the world: all ranks call it alike. */
+    int (*alloc_shared)(struct zt_coll *c, size_t bytes, void **out, struct zt_err *err);
+
+    /* Host barrier over the world; blocking. */
+    int (*barrier)(struct zt_coll *c, struct zt_err *err);
+
+    /* recv = sum/max over the group of send; count elements. In place when send == recv. */
+    void (*all_reduce)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
+                       void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op);
+
+    /*
+     * recv_count elements per rank: recv = element range [i * recv_count, (i + 1) * recv_count) of the
+     * sum over the group of send (group size * recv_count elements), i this rank's group index. In
+     * place when recv == send + i * recv_count (same dtype). recv_dtype may be wider than dtype.
+     */
+    void (*reduce_scatter)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
+                           enum zt_dtype dtype, void *recv, enum zt_dtype recv_dtype,
+                           int64_t recv_count);
+
+    /*
+     * send_count elements per rank: recv = concatenation in group order. In place when
+     * send == recv + i * send_count. recv need not be shared memory.
+     */
+    void (*all_gather)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
+                       void *recv, int64_t send_count, enum zt_dtype dtype);
+
+    /* buf of group member `root` to all; count elements. */
+    void (*broadcast)(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf,
+                      int64_t count, enum zt_dtype dtype, int root);
+
+    /*
+     * send_counts/recv_counts: (group size) int64 in device memory, elements; data to member j lies
+     * at send + j * stride elements, from member j at recv + j * stride.
+     */
+    void (*all_to_all)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
+                       const int64_t *send_counts, void *recv, const int64_t *recv_counts,
+                       int64_t stride, enum zt_dtype dtype);
+
+    /* Point to point inside a group; send completes when the peer has read. */
+    void (*send)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *buf,
+                 int64_t count, enum zt_dtype dtype, int peer);
+    void (*recv)(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf, int64_t count,
+                 enum zt_dtype dtype, int peer);
+
+    /* Make every pending and later call on all ranks fail with ZT_EPEER. Safe from any thread. */
+    void (*abort)(struct zt_coll *c);
+    void (*free)(struct zt_coll *c);
+};
+
+struct zt_coll {
+    const struct zt_coll_ops *ops;
+    struct zt_dev *dev; /* whose streams the calls run on */
+    struct zt_mesh mesh;
+    int rank;
+};
+
+/*
+ * Shared memory of one host. The launcher makes the descriptors (memfd, sealed against shrinking once
+ * sized) and hands them to every worker: one control page set and one arena per rank. Nothing appears
+ * in the file system; nothing is left behind.
+ */
+struct zt_shm_job {
+    int control_fd;
+    int n_ranks;
+    const int *arena_fds; /* (n_ranks), empty memfds; rank r sizes its own */
+};
+
+/* Launcher side: create the descriptors (close-on-exec off). n_ranks in [1, ZT_SHM_MAX_RANKS]. */
+enum { ZT_SHM_MAX_RANKS = 64 };
+int zt_shm_job_create(int n_ranks, int *control_fd, int *arena_fds, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Launcher side: wake and fail everybody who waits (a worker died). Async-signal-safe. */
+void zt_shm_job_abort(int control_fd);
+
+/* Worker side. Blocks until all ranks are there (ZT_EPEER when the job is aborted meanwhile). */
+int zt_shm_coll_create(const struct zt_shm_job *job, struct zt_dev *dev, const struct zt_mesh *mesh,
+                       int rank, struct zt_coll **out, struct zt_err *err) ZT_MUST_CHECK;
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * step.h: the values that change from step to step.
+ *
+ * They live in device memory, are written by ops of the plan and read by kernels; they are never
+ * kernel arguments. So a step's rows are the same bytes every time, and all ranks take the same
+ * decision from the same numbers. Plain C structs, shared with CUDA: fixed-width fields only.
+ *
+ *   op      writes                                         reads
+ *   COUNT   zt_count: tokens of the batch, all ranks       targets
+ *   NORM    zt_step_block: loss, grad_norm, grad_scale     zt_count, norm partials, loss sums
+ *   VOTE    zt_vote, zt_step_block.apply                   zt_step_block
+ *   UPDATE  (parameters)                                   zt_step_block
+ *   STEP    zt_step_block: step, adam_t, lr, bias, scale   zt_step_block, zt_vote
+ */
+#ifndef ZT_DEV_STEP_H
+#define ZT_DEV_STEP_H
+
+#include "base/compat.h"
+
+enum zt_schedule_kind {
+    ZT_SCHED_CONSTANT, /* lr, after a linear warm-up if warmup_steps > 0 */
+    ZT_SCHED_COSINE,   /* nanoGPT's rule; see zt_schedule_lr() */
+};
+
+struct zt_schedule {
+    int32_t kind;
+    int32_t reserved;
+    int64_t warmup_steps;
+    int64_t total_steps; /* COSINE: where min_lr is reached */
+    double lr, min_lr;
+};
+
+/*
+ * Learning rate of 0-based step `it`. Warm-up: lr * (it + 1) / (warmup + 1). COSINE after it:
+ * min + (lr - min) / 2 * (1 + cos(pi * (it - warmup) / (total - warmup))), min_lr from total on
+ * (karpathy/nanoGPT, train.py, get_lr). Never 0 in the first step, no jump at the joint.
+ */
+double zt_schedule_lr(const struct zt_schedule *s, int64_t it);
+
+/* What happens when the gradient norm is not finite. */
+enum zt_nonfinite_rule { ZT_NONFINITE_ERROR, ZT_NONFINITE_SKIP };
+
+struct zt_step_block {
+    int64_t step;    /* 0-based, batches consumed */
+    int64_t adam_t;  /* t of AdamW in this step: updates applied so far + 1 */
+    int64_t skipped; /* steps whose update was not applied */
+    int64_t tokens;  /* unmasked targets of the global batch of this step */
+    double loss;     /* mean over those tokens; 0 when there are none */
+    double grad_norm;         /* global L2 norm, unscaled, before clipping */
+    double grad_norm_clipped; /* min(grad_norm, max_norm) up to the 1e-6 of the clip rule */
+    float grad_scale;         /* what UPDATE multiplies gradients by: clip factor / loss_scale */
+    float loss_scale;         /* 1 unless fp16 */
+    float lr, beta1, beta2, eps;
+    float bias1, bias2; /* 1 / (1 - beta^t) */
+    float max_norm;     /* 0: no clipping */
+    int32_t apply;      /* 1: UPDATE runs in this step */
+    int32_t nonfinite_rule;
+    int32_t reserved;
+    uint64_t seed;
+    struct zt_schedule schedule;
+};
+
+struct zt_count {
+    int64_t tokens;
+    float inv_tokens; /* 1 / tokens, 0 when there are none: an all-masked batch changes nothing */
+    float reserved;
+};
+
+/* Combined over all ranks by MAX; every rank then does the same. */
+struct zt_vote {
+    int32_t nonfinite;
+    int32_t stop;
+    int32_t save;
+    int32_t reserved;
+};
+
+/* What a rank asks for; the host writes it, VOTE sends it. */
+struct zt_vote_request {
+    int32_t stop;
+    int32_t save;
+};
+
+/* One norm partial: sum of squares of one rank's slice of one unit, plus that rank's loss sums. */
+struct zt_norm_partial {
+    double sum_sq;
+};
+
+#endif

@@ -1,0 +1,144 @@
+/*
+ * model.h: what a model is made of, and how its segments are computed.
+ *
+ * A model is a const description: parameter specs and segments. It needs no device and no weights, so
+ * a plan of any size can be made from it. A *segment* is what is computed together: embedding, each
+ * block, final norm + head. A *unit* (plan/plan.h) is what is gathered, reduced and updated together.
+ *
+ * forward() and backward() enqueue device kernels on one stream; every operand is handed to them
+ * (struct zt_seg_call), they allocate nothing and keep no state.
+ */
+#ifndef ZT_MODEL_MODEL_H
+#define ZT_MODEL_MODEL_H
+
+#include "base/arena.h"
+#include "dev/dev.h"
+
+enum { ZT_MAX_DIMS = 4, ZT_MAX_SEG_PARAMS = 32 };
+
+enum zt_tp_split { ZT_TP_NONE, ZT_TP_ROWS, ZT_TP_COLUMNS }; /* how tensor parallelism cuts it */
+
+enum zt_init_kind { ZT_INIT_ZEROS, ZT_INIT_ONES, ZT_INIT_NORMAL };
+
+struct zt_param_spec {
+    const char *name; /* Hugging Face name without the "transformer." or "model." prefix */
+    int n_dims;
+    int64_t dims[ZT_MAX_DIMS];
+    int64_t n_elems;
+    bool trainable;
+    bool decay;     /* weight decay applies: 2 or more dims, unless told otherwise */
+    bool scattered; /* its gradient is a scatter-add (embeddings): held in fp32 */
+    enum zt_tp_split tp_split;
+    enum zt_init_kind init;
+    float init_std;   /* NORMAL */
+    int home_segment; /* the first segment that uses it; a tied head uses it again */
+};
+
+enum zt_model_type { ZT_MODEL_GPT2, ZT_MODEL_SYNTHETIC };
+
+/* Hugging Face's config.json, by our names. */
+struct zt_model_config {
+    enum zt_model_type type;
+    int n_layer, n_head, n_kv_head, head_dim;
+    int64_t n_embd, n_inner, vocab_size, n_positions;
+    float norm_eps, initializer_range;
+    bool tie_embeddings;
+    double embd_pdrop, resid_pdrop, attn_pdrop; /* 0, or the recipe is refused until carried out */
+};
+
+enum zt_segment_kind { ZT_SEG_EMBED, ZT_SEG_BLOCK, ZT_SEG_HEAD };
+
+struct zt_segment {
+    enum zt_segment_kind kind;
+    const char *name; /* "embed", "h.0", "head" */
+    int layer;        /* of a block, else -1 */
+    int n_params;
+    int params[ZT_MAX_SEG_PARAMS]; /* indices into zt_model.params, in the order of the model's file */
+    bool weights_in_backward;      /* BACKWARD reads the weights (not for embeddings) */
+    bool fused_backward; /* training has no FORWARD: BACKWARD computes the loss and the gradients */
+};
+
+struct zt_model {
+    struct zt_model_config cfg;
+    int n_params, n_segments;
+    struct zt_param_spec *params; /* in segment order; units are runs of it */
+    struct zt_segment *segments;  /* [0] embedding, [n-1] head */
+    int64_t n_elems;              /* all parameters, tied ones once */
+    const struct zt_model_ops *ops;
+};
+
+/* The shape that a program is planned and run at. */
+struct zt_shape {
+    int64_t batch, seq_len; /* of one micro-batch */
+    enum zt_dtype dtype;    /* parameters and activations */
+    enum zt_dev_kind dev_kind;
+    int n_threads;
+    bool train; /* keep what backward needs */
+};
+
+/* Bytes and FLOPs of one segment at a shape. FLOPs count a multiply-add as two. */
+struct zt_segment_size {
+    size_t x_out;   /* residual stream leaving the segment (batch, seq_len, n_embd) */
+    size_t act;     /* saved by forward for backward, x_in not included */
+    size_t fwd_tmp; /* scratch of forward, kernels' workspace included */
+    size_t bwd_tmp;
+    double fwd_flops, bwd_flops;
+};
+
+/* Device pointers of the batch of one micro-batch, at maximum shape; (batch, seq_len) int32 each. */
+struct zt_batch {
+    const int32_t *tokens;
+    const int32_t *targets;   /* -100: ignored */
+    const int32_t *positions; /* inside the document */
+    const int32_t *seg_start; /* index in the row where the token's document starts */
+};
+
+/* Operands of one segment call. Absent ones are NULL. */
+struct zt_seg_call {
+    struct zt_dev *dev;
+    struct zt_stream *stream;
+    const struct zt_shape *shape;
+    int segment;
+    struct zt_batch batch;
+    const struct zt_step_block *sb;
+    const struct zt_count *count;
+
+    struct zt_ref weights[ZT_MAX_SEG_PARAMS]; /* by position in zt_segment.params */
+    struct zt_ref grads[ZT_MAX_SEG_PARAMS];   /* backward */
+    bool accumulate[ZT_MAX_SEG_PARAMS];       /* add to grads[i]; false: overwrite it whole */
+
+    const void *x_in; /* residual stream; NULL for the embedding */
+    void *x_out;      /* forward */
+    void *act;        /* forward writes, backward reads (and may use as scratch) */
+    void *tmp;
+    size_t tmp_bytes;
+
+    const void *dx_out; /* backward: gradient of x_out; NULL for the head */
+    void *dx_in;        /* backward: gradient of x_in; NULL for the embedding */
+
+    double *loss_sum;  /* head: sum of the losses of the micro-batch's unmasked tokens */
+    void *last_logits; /* head, generation: (batch, vocab) fp32 logits of position logits_at */
+    int64_t logits_at;
+};
+
+struct zt_model_ops {
+    void (*size)(const struct zt_model *m, int segment, const struct zt_shape *shape,
+                 struct zt_segment_size *out);
+    void (*forward)(const struct zt_model *m, const struct zt_seg_call *c);
+    void (*backward)(const struct zt_model *m, const struct zt_seg_call *c);
+};
+
+/* Build a model's description in `arena` (which must outlive it). ZT_EINPUT names the key that is off. */
+int zt_model_build(const struct zt_model_config *cfg, struct zt_arena *arena, struct zt_model **out,
+                   struct zt_err *err) ZT_MUST_CHECK;
+
+/* The parameter called `name` (with or without Hugging Face's prefix), or -1. */
+int zt_model_find_param(const struct zt_model *m, const char *name);
+
+/*
+ * Training FLOPs per token without recomputation: 3 x the forward FLOPs of all segments at `shape`
+ * over its tokens. MFU = this * tokens/s / peak.
+ */
+double zt_model_train_flops_per_token(const struct zt_model *m, const struct zt_shape *shape);
+
+#endif

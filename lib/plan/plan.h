@@ -1,0 +1,392 @@
+/*
+ * plan.h: the plan is the program.
+ *
+ * For one rank, a plan is a few *programs* (init, train step, eval, generate, ...), each an immutable
+ * list of *ops* on *streams*, reading and writing byte ranges of *buffers* at fixed offsets in a few
+ * *arenas*. It is made from a model, a configuration and (rank, mesh) alone; no device is needed.
+ *
+ *     zt_plan_build:  units -> emission -> lifetimes -> packing -> hazards -> verifier -> ledger
+ *
+ *   units.c     tensors -> units with aligned slices
+ *   emit.c      the rows; the stage table is here and nowhere else
+ *   lifetime.c  when each transient is live, widened by a simulated schedule
+ *   pack.c      offsets
+ *   hazard.c    waits, pruned with vector clocks
+ *   verify.c    proof by happens-before and provenance; written apart from hazard.c
+ *   simulate.c  list simulator: step time, stream use, critical path
+ *   ledger.c    bytes by category, bytes sent, FLOPs
+ *   print.c     --schedule, tables, JSON
+ *
+ * Rules kept everywhere (DESIGN 1):
+ *  - Every op declares every byte range it touches. The ranges of one op are disjoint unless they are
+ *    the same buffer. The first access of a transient is a write; accumulating is READ|WRITE.
+ *  - Emission depends on the coordinates of a rank only through its slice index, so that all ranks of
+ *    a group issue the same collectives in the same order.
+ *  - A plan that does not verify is never run.
+ */
+#ifndef ZT_PLAN_PLAN_H
+#define ZT_PLAN_PLAN_H
+
+#include "base/arena.h"
+#include "base/mesh.h"
+#include "base/str.h"
+#include "model/model.h"
+
+enum { ZT_ELEM_ALIGN = 64, ZT_BUF_ALIGN = 512 }; /* elements inside a unit; bytes in an arena */
+
+/* ---- streams, arenas, categories ---- */
+
+enum zt_stream_id {
+    ZT_ST_COMPUTE,
+    ZT_ST_COMM,
+    ZT_ST_COPY_IN,
+    ZT_ST_COPY_OUT,
+    ZT_ST_HOST,
+    ZT_ST_DISK,
+    ZT_N_STREAMS,
+};
+
+/* SHARED is device memory that peers read (a transport that reads no peer memory folds it away). */
+enum zt_arena_id { ZT_AR_DEVICE, ZT_AR_SHARED, ZT_AR_HOST, ZT_AR_DISK, ZT_N_ARENAS };
+
+enum zt_cat {
+    ZT_CAT_PARAM,      /* parameters in the training type (full or slice) */
+    ZT_CAT_GRAD,       /* full gradients */
+    ZT_CAT_GRAD_SHARD, /* reduced slices */
+    ZT_CAT_MASTER,     /* fp32 master weights */
+    ZT_CAT_OPT_M,
+    ZT_CAT_OPT_V,
+    ZT_CAT_GATHER,     /* gathered parameters (stage 3) */
+    ZT_CAT_REDUCE,     /* reduce staging */
+    ZT_CAT_ACT,        /* residual stream, saved activations and their gradients */
+    ZT_CAT_WORKSPACE,  /* scratch of one op */
+    ZT_CAT_BATCH,      /* tokens, targets, ... on device and host */
+    ZT_CAT_CONTROL,    /* step block, counts, votes, partials, results */
+    ZT_CAT_STAGING,    /* host copies on their way: offload, loading */
+    ZT_N_CATS,
+};
+
+/* ---- units ---- */
+
+/*
+ * A unit: what is gathered, reduced and updated together; a run of parameters. Tensor i starts at
+ * `param_off[i - first_param]`, a multiple of 64 elements; the unit is padded so that its equal slices
+ * are multiples of 64 too. Member r of the shard group owns elements [r, r+1) * slice_elems. Padding
+ * stays zero.
+ */
+struct zt_unit {
+    const char *name;
+    int first_param, n_params;
+    const int64_t *param_off; /* (n_params) elements */
+    int64_t n_elems;          /* real ones */
+    int64_t padded_elems, slice_elems;
+    bool tied;      /* used by more than one segment */
+    bool grad_fp32; /* contributions add up in fp32: tied or scattered */
+    zt_axes shard_group, replica_group;
+};
+
+/* ---- buffers, accesses, ops ---- */
+
+struct zt_buf {
+    const char *name; /* "grad h.3", "x h.2 mb1" */
+    enum zt_cat cat;
+    enum zt_arena_id arena;
+    size_t bytes; /* multiple of ZT_BUF_ALIGN */
+    size_t offset;
+    enum zt_dtype dtype;
+    int unit, mb;    /* -1: none */
+    int program;     /* transient of that program; -1: persistent */
+    int first, last; /* op indices in its program; transients only */
+};
+
+/* What an operand is for: how the engine finds it. */
+enum zt_role {
+    ZT_R_PARAM,   /* the unit's parameters as compute reads them (full or gathered) */
+    ZT_R_SHARD,   /* this rank's slice of parameters */
+    ZT_R_GRAD,    /* full gradient */
+    ZT_R_GSHARD,  /* reduced slice */
+    ZT_R_STAGE,   /* reduce staging, cast gradients */
+    ZT_R_MASTER,
+    ZT_R_M,
+    ZT_R_V,
+    ZT_R_X_IN,
+    ZT_R_X_OUT,
+    ZT_R_ACT,
+    ZT_R_DX_OUT, /* gradient coming in (of x_out) */
+    ZT_R_DX_IN,  /* gradient going out (of x_in) */
+    ZT_R_TMP,
+    ZT_R_BATCH,
+    ZT_R_HBATCH,
+    ZT_R_COUNT,
+    ZT_R_LOSS,
+    ZT_R_PARTIAL, /* norm partials: this rank's, or all after NORM */
+    ZT_R_PARTIALS_ALL,
+    ZT_R_STEP,
+    ZT_R_VOTE,
+    ZT_R_REQUEST,
+    ZT_R_RESULT, /* host copy of step block and vote */
+    ZT_R_LOGITS,
+    ZT_R_HGRAD, /* host copies of offload */
+    ZT_R_HPARAM,
+    ZT_N_ROLES,
+};
+
+enum { ZT_READ = 1, ZT_WRITE = 2 }; /* accumulate: both */
+
+struct zt_access {
+    int buf;
+    uint8_t mode;
+    uint8_t role;
+    size_t begin, end; /* bytes inside the buffer */
+};
+
+enum zt_op_kind {
+    ZT_OP_LOAD_BATCH,
+    ZT_OP_COPY_BATCH,
+    ZT_OP_COUNT,
+    ZT_OP_GATHER,    /* all-gather of parameters into a gather buffer (stage 3) */
+    ZT_OP_RELEASE,   /* the gathered bytes are free from here on */
+    ZT_OP_FORWARD,
+    ZT_OP_RECOMPUTE,
+    ZT_OP_BACKWARD,
+    ZT_OP_CAST,      /* fp32 gradient -> communication type */
+    ZT_OP_REDUCE,    /* reduce-scatter, accumulation and norm partial */
+    ZT_OP_ALLGATHER, /* in place: parameters (stages 1, 2), gradients (stage 0) */
+    ZT_OP_NORM,
+    ZT_OP_VOTE,
+    ZT_OP_UPDATE,
+    ZT_OP_STEP,
+    ZT_OP_RESULT,  /* step block and vote -> host */
+    ZT_OP_FETCH,   /* host -> device */
+    ZT_OP_EVICT,   /* device -> host */
+    ZT_OP_READ,    /* disk -> host */
+    ZT_OP_WRITE,   /* host -> disk */
+    ZT_OP_SEND,
+    ZT_OP_RECV,
+    ZT_OP_LOAD_UNIT, /* host: fill staging with initial or loaded values of the unit */
+    ZT_OP_SAVE_UNIT, /* host: hand staging to the checkpoint writer */
+    ZT_N_OP_KINDS,
+};
+
+enum zt_cost_kind {
+    ZT_COST_NONE,
+    ZT_COST_FLOP,
+    ZT_COST_NET,  /* bytes a ring moves per link x group/(group-1), as in the prototype */
+    ZT_COST_PCIE,
+    ZT_COST_HOST, /* host memory bytes */
+    ZT_COST_HBM,  /* device memory bytes */
+    ZT_COST_DISK,
+    ZT_N_COSTS,
+};
+
+enum zt_predicate { ZT_ALWAYS, ZT_IF_APPLY };
+
+struct zt_wait {
+    uint8_t delta; /* 0: this iteration, 1: the previous one */
+    int op;
+};
+
+struct zt_op {
+    enum zt_op_kind kind;
+    enum zt_stream_id stream;
+    enum zt_predicate predicate;
+    int unit, segment, mb; /* -1: none */
+    bool first_use;        /* BACKWARD: overwrites the gradients, REDUCE: overwrites the shard */
+    bool last_use;         /* REDUCE: last micro-batch, write the norm partial */
+    zt_axes group;         /* of a collective, else 0 */
+    enum zt_dtype dtype;   /* type that travels */
+    int64_t count;         /* elements per rank of a collective: what peers must agree on */
+    enum zt_cost_kind cost_kind;
+    double cost;
+    double bytes_sent; /* by this rank, in this op */
+    int tick;          /* position among compute ops: the planner's clock */
+    int first_access, n_accesses;
+    int first_wait, n_waits;
+};
+
+enum zt_program_kind {
+    ZT_PROG_INIT,
+    ZT_PROG_TRAIN,
+    ZT_PROG_EVAL,
+    ZT_PROG_GENERATE,
+    ZT_N_PROGRAMS, /* SAVE and LOAD come with checkpoints */
+};
+
+struct zt_program {
+    enum zt_program_kind kind;
+    bool repeats; /* may follow itself: waits and lifetimes wrap around */
+    int n_ops, n_accesses, n_waits;
+    struct zt_op *ops;
+    struct zt_access *accesses;
+    struct zt_wait *waits; /* zt_op.first_wait, .n_waits index it */
+    size_t ops_cap, accesses_cap, waits_cap;
+    int backlog; /* D chosen by the planner */
+    double time_s, time_unlimited_s, busiest_s, critical_path_s;
+    int raw_waits; /* before pruning */
+};
+
+/* ---- configuration ---- */
+
+enum zt_offload { ZT_OFFLOAD_NONE, ZT_OFFLOAD_CPU, ZT_OFFLOAD_NVME };
+enum zt_recompute { ZT_RECOMPUTE_NONE, ZT_RECOMPUTE_BLOCK };
+
+/* Rates for the simulator: bytes or FLOPs a second, seconds. */
+struct zt_profile {
+    const char *name;
+    double flops, net, pcie, host, hbm, disk;
+    double latency; /* of a transfer */
+    double launch;  /* of any other op */
+};
+
+extern const struct zt_profile zt_profiles[]; /* "fast", "slow", "cpu"; the last has name NULL */
+const struct zt_profile *zt_profile_find(const char *name);
+
+struct zt_plan_config {
+    int stage; /* 0..3 */
+    struct zt_mesh mesh;
+    enum zt_dtype dtype; /* ZT_F32, ZT_BF16, ZT_F16: parameters, activations, 16-bit gradients */
+    int64_t micro_batch, seq_len;
+    int accum; /* micro-batches of a step */
+    int64_t eval_micro_batch; /* 0: no eval program */
+    bool generate;            /* a program for text samples (batch 1) */
+    enum zt_recompute recompute;
+    enum zt_offload offload_optimizer, offload_param;
+    bool overlap_comm;             /* false: collectives run on the compute stream */
+    bool reduce_every_micro_batch; /* stages 0 and 1 reduce like stage 2: bit-identical with it */
+    int comm_dtype;                /* enum zt_dtype, or -1: the gradient's own type */
+    size_t prefetch_bytes;         /* 0: the larger of 3 largest units and 200 MB */
+    enum zt_dev_kind dev_kind;
+    int n_threads;
+    bool shared_arena; /* the transport reads peers' memory */
+    const struct zt_profile *profile;
+    bool profile_known; /* false: widen lifetimes without a profile (one compute op, D = 1) */
+    int backlog;        /* D; 0: smallest of 1, 2, 4, 8 within 3 % of unlimited memory */
+};
+
+/* ---- the plan ---- */
+
+struct zt_ledger {
+    size_t peak[ZT_N_ARENAS]; /* arena bytes: what will be allocated */
+    /* At the op where the arenas of the device are fullest (device + shared), bytes by category. */
+    size_t device[ZT_N_CATS];
+    size_t host[ZT_N_CATS];
+    size_t padding;       /* of all buffers above: bytes that hold no parameter */
+    size_t fragmentation; /* peak minus the bytes live there */
+    double sent[ZT_N_OP_KINDS]; /* bytes this rank sends in a train step, by op kind */
+    double flops;               /* of a train step, this rank */
+    double model_flops;         /* without recomputation */
+    /* The closed formula: 2-byte (or 4-byte) parameters and gradients, fp32 master, m, v. */
+    double formula_bytes;
+};
+
+struct zt_plan {
+    struct zt_arena arena; /* holds everything below but the model */
+    const struct zt_model *model;
+    struct zt_plan_config cfg;
+    int rank, world;
+    int shard_rank, n_shards;
+    int n_units;
+    struct zt_unit *units;
+    int *unit_of_param; /* (n_params) */
+    int n_bufs;
+    struct zt_buf *bufs; /* persistent ones first */
+    size_t bufs_cap;
+    struct zt_program programs[ZT_N_PROGRAMS]; /* n_ops 0: not there */
+    struct zt_ledger ledger;
+};
+
+/*
+ * Build and verify. The plan keeps pointers to model and profile. ZT_EINPUT: the configuration cannot
+ * be planned; ZT_EVERIFY: our mistake.
+ */
+int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
+                  struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
+void zt_plan_free(struct zt_plan *p);
+
+/* The op's operand with a role, the nth such (0 first); NULL when it has none. */
+const struct zt_access *zt_op_operand(const struct zt_program *prog, const struct zt_op *op,
+                                      enum zt_role role, int nth);
+
+const char *zt_op_kind_name(enum zt_op_kind k);
+const char *zt_stream_name(enum zt_stream_id s);
+const char *zt_cat_name(enum zt_cat c);
+const char *zt_program_name(enum zt_program_kind k);
+
+/* ---- the passes, public for tests ---- */
+
+/* Units of a model for a shard group of n_shards; in plan->arena. */
+void zt_plan_units(struct zt_plan *p);
+
+/* Emit all programs of the configuration (offsets and waits not set). */
+int zt_plan_emit(struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
+
+/* [lo, hi] in op indices for every buffer; hi >= n_ops means that it wraps into the next run. */
+struct zt_life {
+    int lo, hi;
+};
+
+/* Program-order lifetimes of a program's transients (persistent: whole program). (n_bufs) out. */
+void zt_lifetimes_plain(const struct zt_plan *p, enum zt_program_kind k, struct zt_life *out);
+
+/* Widened by a schedule with unlimited memory and a gradient backlog of D compute ops. */
+void zt_lifetimes_widened(const struct zt_plan *p, enum zt_program_kind k, int backlog,
+                          struct zt_life *out);
+
+/* Sum of live bytes at the fullest op: no packing can be smaller. */
+size_t zt_live_bound(const struct zt_plan *p, enum zt_program_kind k, const struct zt_life *life,
+                     enum zt_arena_id arena);
+
+/*
+ * Offsets of a program's transients above the persistent bytes `base` of each arena; raises peak[].
+ */
+void zt_pack(struct zt_plan *p, enum zt_program_kind k, const struct zt_life *life,
+             const size_t base[ZT_N_ARENAS], size_t peak[ZT_N_ARENAS]);
+
+/*
+ * Derive and prune the waits of a program. `unlimited`: as if no two buffers shared bytes (the
+ * simulator's reference); then the waits are returned in *waits_only* arrays owned by the caller.
+ */
+void zt_derive_waits(struct zt_plan *p, enum zt_program_kind k, bool unlimited);
+
+/* Proof for every program and for the joins between them. ZT_EVERIFY names the ops and the buffer. */
+int zt_verify(const struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
+int zt_verify_program(const struct zt_plan *p, enum zt_program_kind k,
+                      struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * Across ranks: same collective order, counts and types in every group, no cycle among groups, and the
+ * same peak. plans[i] is of any rank; groups are checked among the ranks given.
+ */
+int zt_verify_ranks(const struct zt_plan *const *plans, int n, struct zt_err *err) ZT_MUST_CHECK;
+
+struct zt_sim {
+    double step_s;                  /* steady state */
+    double busy_s[ZT_N_STREAMS];
+    double critical_path_s;         /* longest chain of dependences, streams and waits */
+    double *start_s, *finish_s;     /* (n_ops) of one steady step; caller frees; may be NULL */
+};
+
+/* Run the list in time. `unlimited` uses the dependences of unlimited memory. */
+void zt_simulate(const struct zt_plan *p, enum zt_program_kind k, const struct zt_profile *profile,
+                 bool unlimited, struct zt_sim *out);
+
+void zt_plan_ledger(struct zt_plan *p);
+
+/* ---- printing ---- */
+
+void zt_plan_print_ledger(const struct zt_plan *const *stages, int n, struct zt_str *out);
+void zt_plan_print_schedule(const struct zt_plan *p, struct zt_str *out);
+void zt_plan_print_json(const struct zt_plan *const *stages, int n, bool schedule,
+                        struct zt_str *out);
+
+/* Resident-state table of P parameters on n ranks (params alone: no model is known). */
+void zt_print_state_table(double n_params, int n_ranks, struct zt_str *out);
+
+/*
+ * Resident model state of a rank, bytes: stage 0 16P; 1: 4P + 12P/N; 2: 2P + 14P/N; 3: 16P/N
+ * (Rajbhandari et al., ZeRO, SC 2020, section 3; 2-byte parameters and gradients, 12 bytes of master,
+ * m, v).
+ */
+double zt_state_bytes(double n_params, int stage, int n_ranks);
+
+#endif

@@ -1,0 +1,146 @@
+/*
+ * recipe.h: what a person asks for, resolved and checked.
+ *
+ * A recipe is YAML (JSON is YAML too). At top level it speaks DeepSpeed's ds_config.json, `model`
+ * speaks Hugging Face's config.json, and `data`, `train`, `checkpoint`, `parallel`, `log` are ours.
+ * One table (keys.c) lists every key: carried out, harmless (accepted, with the reason), or refused in
+ * words. "auto" counts as not given. All errors are reported at once, each with file:line:column.
+ *
+ *   load text -> tree (libyaml events, positions kept) -> include: / --deepspeed_config merged
+ *             -> --set overrides -> table: types, ranges, unknown keys -> derived values (batch
+ *             triangle, once the rank count is known) -> struct zt_recipe, const from here on
+ *
+ * Precedence: --set > the recipe > included files (later wins) > defaults.
+ */
+#ifndef ZT_RECIPE_RECIPE_H
+#define ZT_RECIPE_RECIPE_H
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "dev/step.h"
+
+enum zt_precision { ZT_PREC_FP32, ZT_PREC_BF16, ZT_PREC_FP16 };
+enum zt_offload_device { ZT_OFFLOAD_TO_NONE, ZT_OFFLOAD_TO_CPU, ZT_OFFLOAD_TO_NVME };
+enum zt_data_format { ZT_DATA_AUTO, ZT_DATA_TEXT, ZT_DATA_LLMC, ZT_DATA_RAW_U16 };
+
+struct zt_str_list {
+    int n;
+    const char **items;
+};
+
+/* Hugging Face's vocabulary; -1 (or NULL) where not given. */
+struct zt_recipe_model {
+    const char *model_type; /* "gpt2", "llama", ...; NULL with `params` alone */
+    const char *from;       /* folder with config.json and safetensors */
+    double params;          /* model.params: plan only; 0 if not given */
+    int64_t n_layer, n_head, n_kv_head, n_embd, n_inner, vocab_size, n_positions;
+    double norm_eps, initializer_range;
+    double embd_pdrop, resid_pdrop, attn_pdrop;
+    const char *activation; /* "gelu_new" */
+    bool tie_word_embeddings;
+};
+
+struct zt_recipe_batch {
+    int64_t train, micro, accum; /* train = micro * accum * ranks; resolved */
+};
+
+struct zt_recipe_optimizer {
+    const char *type; /* "AdamW" (also for "Adam" unless adam_w_mode: false) */
+    double lr, beta1, beta2, eps, weight_decay;
+    bool adam_w_mode;
+};
+
+struct zt_recipe_zero {
+    int stage;
+    enum zt_offload_device offload_optimizer, offload_param;
+    bool overlap_comm;
+    int64_t reduce_bucket_size, allgather_bucket_size, prefetch_bucket_size; /* elements; 0: ours */
+};
+
+struct zt_recipe_data {
+    struct zt_str_list train, val; /* files, globs, directories; as given */
+    enum zt_data_format format;
+    int64_t seq_len;
+    int64_t range_train[2], range_val[2]; /* [begin, end) tokens of the concatenation; -1: open */
+    double val_fraction;      /* held out of the end of train when val is not given; 0: none */
+    bool shuffle;
+};
+
+struct zt_recipe_train {
+    int64_t steps;
+    uint64_t seed;
+    int64_t eval_every, eval_batches; /* 0: never; eval_batches 0: the whole validation set */
+    int64_t sample_every, sample_tokens;
+    const char *sample_prompt;
+    double sample_temperature;
+    int sample_top_k;
+    bool reduce_every_micro_batch;
+    bool recompute; /* activation_checkpointing.policy: block */
+    enum zt_nonfinite_rule on_nonfinite;
+};
+
+struct zt_recipe_log {
+    const char *dir, *name;
+    int64_t steps_per_print;
+    bool wall_clock_breakdown;
+};
+
+struct zt_recipe {
+    struct zt_arena arena; /* owns all of this */
+    const char *path;      /* of the main file */
+    int n_ranks;           /* what the batch was resolved for */
+    struct zt_recipe_model model;
+    struct zt_recipe_batch batch;
+    struct zt_recipe_optimizer optimizer;
+    struct zt_schedule schedule;
+    double gradient_clipping; /* 0: none */
+    enum zt_precision precision;
+    int comm_dtype; /* enum zt_dtype or -1 */
+    struct zt_recipe_zero zero;
+    struct zt_recipe_data data;
+    struct zt_recipe_train train;
+    struct zt_recipe_log log;
+    int threads; /* parallel.threads: OpenMP threads per worker; 0: cores / local workers */
+    struct zt_recipe_note *notes; /* what a person should be told: harmless keys, odd choices */
+    int n_notes;
+    const struct zt_recipe_value *values; /* every key with its value and origin, in table order */
+    int n_values;
+};
+
+/* For --print_recipe: a key as resolved and where it came from ("default", "recipe.yaml:3:5",
+ * "--set", "derived", "config.json:7:3"). */
+struct zt_recipe_value {
+    const char *key;   /* dotted path */
+    const char *value; /* as YAML */
+    const char *origin;
+};
+
+struct zt_recipe_note {
+    const char *text; /* "recipe.yaml:4:1: zero_optimization.x: ignored: reason" */
+};
+
+struct zt_recipe_opts {
+    const char *path;
+    const char *text; /* if not NULL, the recipe itself; path is then only its name in messages */
+    struct zt_str_list set;               /* "a.b=c" */
+    struct zt_str_list deepspeed_configs; /* merged like include: */
+    int n_ranks;                          /* for the batch triangle; > 0 */
+    bool for_plan; /* `zerotrain plan`: no data needed; refused-for-running features are notes */
+};
+
+/*
+ * On failure err->msg holds every error found, a line each ("recipe.yaml:7:3: ..."), and ZT_EINPUT is
+ * returned (ZT_EUNSUPPORTED when all that is wrong is a feature not carried out yet).
+ */
+int zt_recipe_load(const struct zt_recipe_opts *opts, struct zt_recipe **out,
+                   struct zt_err *err) ZT_MUST_CHECK;
+void zt_recipe_free(struct zt_recipe *r);
+
+/*
+ * The resolved recipe as YAML with origins as comments. Loading it again at the same n_ranks gives the
+ * same recipe: it is what workers receive.
+ */
+void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out);
+
+#endif
