@@ -2,9 +2,9 @@
 #ifndef ZT_BASE_CLOCK_H
 #define ZT_BASE_CLOCK_H
 
-#include <time.h>
-
 #include "base/compat.h"
+
+#include <time.h>
 
 static inline int64_t zt_now_ns(void)
 {

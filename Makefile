@@ -1,0 +1,81 @@
+# zerotrain. `make`, `make test`, `make check`, `make bench`, `make install`.
+# SAN=address|thread: sanitizer build, in its own folder. CUDA=0|1 forces the CUDA part off or on.
+
+SAN     ?=
+CC      ?= gcc
+PREFIX  ?= /usr/local
+OPT     ?= -O2
+ARCH    := $(shell uname -m)
+B       := build$(if $(SAN),/$(SAN))
+
+CPPFLAGS += -D_GNU_SOURCE -Ilib -Itest
+WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror -Wvla -Wstrict-prototypes \
+            -Wmissing-prototypes -Wwrite-strings -Wformat=2 -Wno-format-nonliteral
+CFLAGS   += -std=c11 -g $(OPT) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread $(WARN)
+LDLIBS   += -ldnnl -lyaml -ljansson -lm -pthread -ldl
+
+# ThreadSanitizer does not know libgomp: kernels then run without OpenMP.
+ifeq ($(SAN),thread)
+CFLAGS  += -fsanitize=thread -O1 -Wno-unknown-pragmas -fopenmp-simd
+LDFLAGS += -fsanitize=thread
+else ifeq ($(SAN),address)
+CFLAGS  += -fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -fno-omit-frame-pointer -fopenmp
+LDFLAGS += -fsanitize=address,undefined -fopenmp
+else
+CFLAGS  += -fopenmp
+LDFLAGS += -fopenmp
+endif
+
+# Kernels are compiled once per instruction set and chosen at run time.
+ifeq ($(ARCH),x86_64)
+ISAS      := v2 v3 v4
+ISA_v2    := -march=x86-64-v2
+ISA_v3    := -march=x86-64-v3
+ISA_v4    := -march=x86-64-v4 -mprefer-vector-width=512
+else
+ISAS      := base
+ISA_base  :=
+endif
+ISA_SRCS := $(sort $(wildcard lib/dev/cpu/isa_*.c))
+LIB_SRCS := $(sort $(filter-out $(ISA_SRCS),$(wildcard lib/*/*.c lib/dev/cpu/*.c)))
+CMD_SRCS := $(sort $(wildcard cmd/*.c))
+LIB_OBJS := $(LIB_SRCS:%.c=$B/%.o) $(foreach i,$(ISAS),$(ISA_SRCS:%.c=$B/%.$i.o))
+CMD_OBJS := $(CMD_SRCS:%.c=$B/%.o)
+TESTS    := $(patsubst test/unit/%.c,$B/test/%,$(sort $(wildcard test/unit/*/test_*.c)))
+
+all: $B/zerotrain
+
+$B/zerotrain: $(CMD_OBJS) $B/libzerotrain.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$B/libzerotrain.a: $(LIB_OBJS)
+	rm -f $@ && $(AR) rcs $@ $^
+
+$B/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+define isa_rule
+$B/lib/dev/cpu/%.$1.o: lib/dev/cpu/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -O3 $$(ISA_$1) -DZT_ISA=$1 -MMD -MP -c -o $$@ $$<
+endef
+$(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
+
+$B/test/%: test/unit/%.c $B/libzerotrain.a test/harness.h
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $B/libzerotrain.a $(LDLIBS)
+
+tests: $(TESTS)
+
+# Run one layer's unit tests: make unit T=plan
+unit: $(if $T,$(filter $B/test/$T/%,$(TESTS)),$(TESTS))
+	@for t in $^; do $$t || exit 1; done
+
+clean:
+	rm -rf build
+
+-include $(LIB_OBJS:.o=.d) $(CMD_OBJS:.o=.d)
+
+.PHONY: all tests unit clean
+.SECONDARY:

@@ -1,0 +1,116 @@
+/*
+ * harness.h: a small test runner. A test file defines tests with TEST(name) { ... } and ends with
+ * TEST_MAIN(). Each test prints one line: "ok NAME", "not ok NAME: FILE:LINE: why", or
+ * "skip NAME: reason"; the exit status is 1 when any failed. `prog FILTER` runs tests whose name
+ * contains FILTER. scripts/run-tests.sh counts the lines.
+ */
+#ifndef ZT_TEST_HARNESS_H
+#define ZT_TEST_HARNESS_H
+
+#include "base/compat.h"
+
+#include <math.h>
+
+struct zt_test {
+    const char *name;
+    void (*fn)(void);
+    struct zt_test *next;
+};
+
+static struct zt_test *zt_tests_head, **zt_tests_tail = &zt_tests_head;
+static int zt_test_failed, zt_test_skipped; /* of the test under way */
+static const char *zt_test_name;
+
+#define TEST(id)                                                                                   \
+    static void id(void);                                                                          \
+    __attribute__((constructor)) static void zt_register_##id(void)                                \
+    {                                                                                              \
+        static struct zt_test t = {#id, id, NULL};                                                 \
+        *zt_tests_tail = &t;                                                                       \
+        zt_tests_tail = &t.next;                                                                   \
+    }                                                                                              \
+    static void id(void)
+
+/* The first failure of a test is printed; it returns from the function it stands in. */
+#define FAIL(...)                                                                                  \
+    do {                                                                                           \
+        if (!zt_test_failed) {                                                                     \
+            printf("not ok %s: %s:%d: ", zt_test_name, __FILE__, __LINE__);                        \
+            printf(__VA_ARGS__);                                                                   \
+            printf("\n");                                                                          \
+        }                                                                                          \
+        zt_test_failed = 1;                                                                        \
+        return;                                                                                    \
+    } while (0)
+
+#define SKIP(...)                                                                                  \
+    do {                                                                                           \
+        printf("skip %s: ", zt_test_name);                                                         \
+        printf(__VA_ARGS__);                                                                       \
+        printf("\n");                                                                              \
+        zt_test_skipped = 1;                                                                       \
+        return;                                                                                    \
+    } while (0)
+
+#define CHECK(cond)                                                                                \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            FAIL("%s", #cond);                                                                     \
+    } while (0)
+
+#define CHECK_INT(a, b)                                                                            \
+    do {                                                                                           \
+        long long zt_x_ = (long long)(a), zt_y_ = (long long)(b);                                  \
+        if (zt_x_ != zt_y_)                                                                        \
+            FAIL("%s is %lld, not %lld (%s)", #a, zt_x_, zt_y_, #b);                               \
+    } while (0)
+
+#define CHECK_STR(a, b)                                                                            \
+    do {                                                                                           \
+        const char *zt_x_ = (a), *zt_y_ = (b);                                                     \
+        if (strcmp(zt_x_, zt_y_) != 0)                                                             \
+            FAIL("%s is \"%s\", not \"%s\"", #a, zt_x_, zt_y_);                                    \
+    } while (0)
+
+/* |a - b| <= tol (absolute) */
+#define CHECK_NEAR(a, b, tol)                                                                      \
+    do {                                                                                           \
+        double zt_x_ = (double)(a), zt_y_ = (double)(b);                                           \
+        if (!(fabs(zt_x_ - zt_y_) <= (double)(tol)))                                               \
+            FAIL("%s is %.12g, not %.12g (tolerance %g)", #a, zt_x_, zt_y_, (double)(tol));        \
+    } while (0)
+
+/* A call that must succeed / fail; err is a struct zt_err. */
+#define CHECK_OK(call, err)                                                                        \
+    do {                                                                                           \
+        int zt_rc_ = (call);                                                                       \
+        if (zt_rc_ != 0)                                                                           \
+            FAIL("%s: %s", #call, (err).msg);                                                      \
+    } while (0)
+
+/* Return from the calling function too after a helper's CHECK failed. */
+#define RETURN_IF_FAILED()                                                                         \
+    do {                                                                                           \
+        if (zt_test_failed)                                                                        \
+            return;                                                                                \
+    } while (0)
+
+#define TEST_MAIN()                                                                                \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        int bad = 0;                                                                               \
+        setvbuf(stdout, NULL, _IOLBF, 0);                                                          \
+        for (struct zt_test *t = zt_tests_head; t; t = t->next) {                                  \
+            if (argc > 1 && !strstr(t->name, argv[1]))                                             \
+                continue;                                                                          \
+            zt_test_name = t->name;                                                                \
+            zt_test_failed = zt_test_skipped = 0;                                                  \
+            t->fn();                                                                               \
+            if (!zt_test_failed && !zt_test_skipped)                                               \
+                printf("ok %s\n", t->name);                                                        \
+            bad |= zt_test_failed;                                                                 \
+        }                                                                                          \
+        return bad;                                                                                \
+    }
+
+#endif

@@ -1,0 +1,104 @@
+#include "harness.h"
+
+#include "base/dtype.h"
+#include "base/mesh.h"
+#include "base/rng.h"
+#include "base/str.h"
+
+TEST(base_parse_numbers)
+{
+    int64_t i;
+    double d;
+    CHECK(zt_parse_i64("010", &i));
+    CHECK_INT(i, 10);
+    CHECK(zt_parse_i64("-9223372036854775808", &i));
+    CHECK(!zt_parse_i64("9223372036854775808", &i));
+    CHECK(!zt_parse_i64("12:30", &i) && !zt_parse_i64("", &i) && !zt_parse_i64("-", &i));
+    CHECK(zt_parse_f64("2e-5", &d) && d == 2e-5);
+    CHECK(zt_parse_f64(".95", &d) && d == .95);
+    CHECK(zt_parse_f64("1.e-8", &d) && d == 1e-8);
+    CHECK(!zt_parse_f64("nan", &d) && !zt_parse_f64("1e999", &d) && !zt_parse_f64("0x10", &d));
+}
+
+TEST(base_nearest_key)
+{
+    static const char *const keys[] = {"train_batch_size", "gradient_clipping", "optimizer"};
+    CHECK_STR(zt_nearest("train_batchsize", keys, 3), "train_batch_size");
+    CHECK(!zt_nearest("quux", keys, 3));
+}
+
+/* Known answers of Random123's kat_vectors: philox4x32-10, zero and all-ones counter. */
+TEST(base_philox_known_answer)
+{
+    struct zt_philox_block b = zt_philox(0x9E3779B97F4A7C15u * ZT_RNG_INIT, ZT_RNG_INIT, 0, 0);
+    CHECK_INT(b.v[0], 0x6627e8d5);
+    CHECK_INT(b.v[1], 0xe169c58d);
+    CHECK_INT(b.v[2], 0xbc57ac4c);
+    CHECK_INT(b.v[3], 0x9b00dbd8);
+    uint64_t ones = ~(uint64_t)0;
+    b = zt_philox(ones ^ 0x9E3779B97F4A7C15u * ZT_RNG_INIT, ZT_RNG_INIT, ones, ones);
+    CHECK_INT(b.v[0], 0x408f276d);
+    CHECK_INT(b.v[1], 0x41c83b0e);
+    CHECK_INT(b.v[2], 0xa20bc7c6);
+    CHECK_INT(b.v[3], 0x6d5451fd);
+}
+
+TEST(base_normal_is_addressed_by_element)
+{
+    float all[1000], part[77];
+    double sum = 0, sq = 0;
+    zt_rng_normal(7, ZT_RNG_INIT, 3, 0, 1000, all);
+    zt_rng_normal(7, ZT_RNG_INIT, 3, 501, 77, part);
+    CHECK(memcmp(part, all + 501, sizeof part) == 0);
+    for (int i = 0; i < 1000; i++) {
+        sum += (double)all[i];
+        sq += (double)all[i] * (double)all[i];
+    }
+    CHECK_NEAR(sum / 1000, 0, 0.1);
+    CHECK_NEAR(sq / 1000, 1, 0.15);
+}
+
+TEST(base_permutation_is_a_bijection)
+{
+    enum { N = 1000 };
+    for (uint64_t epoch = 0; epoch < 3; epoch++) {
+        unsigned char seen[N] = {0};
+        int fixed = 0;
+        for (int i = 0; i < N; i++) {
+            int64_t j = zt_permute(42, epoch, N, i);
+            CHECK(j >= 0 && j < N && !seen[j]);
+            seen[j] = 1;
+            fixed += j == i;
+        }
+        CHECK(fixed < 20);
+    }
+    CHECK_INT(zt_permute(1, 0, 1, 0), 0);
+}
+
+TEST(base_half_types_round_trip)
+{
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = zt_f16_to_f32((uint16_t)h), b = zt_bf16_to_f32((uint16_t)h);
+        if (f == f)
+            CHECK_INT(zt_f32_to_f16(f), h);
+        if (b == b)
+            CHECK_INT(zt_f32_to_bf16(b), h);
+    }
+    CHECK_INT(zt_f32_to_f16(65519.0f), 0x7bff);
+    CHECK_INT(zt_f32_to_f16(65520.0f), 0x7c00);
+    CHECK_INT(zt_f32_to_bf16(1.00390625f), 0x3f80); /* a tie goes to even */
+}
+
+TEST(base_mesh_groups)
+{
+    struct zt_mesh m = {{2, 3, 4, 1, 2}};
+    CHECK_INT(zt_mesh_world(&m), 48);
+    for (int r = 0; r < 48; r++) {
+        int i = zt_group_index(&m, ZT_GROUP_SHARD, r);
+        CHECK_INT(zt_group_member(&m, ZT_GROUP_SHARD, r, i), r);
+        CHECK_INT(zt_group_member(&m, ZT_GROUP_WORLD, r, 17), 17);
+    }
+    CHECK_INT(zt_group_member(&m, ZT_GROUP_SHARD, 1, 3), 7);
+}
+
+TEST_MAIN()
