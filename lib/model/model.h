@@ -34,7 +34,7 @@ struct zt_param_spec {
     int home_segment; /* the first segment that uses it; a tied head uses it again */
 };
 
-enum zt_model_type { ZT_MODEL_GPT2, ZT_MODEL_SYNTHETIC };
+enum zt_model_type { ZT_MODEL_GPT2, ZT_MODEL_LLAMA };
 
 /* Hugging Face's config.json, by our names. */
 struct zt_model_config {
