@@ -1,5 +1,6 @@
 # zerotrain. `make`, `make test`, `make check`, `make bench`, `make install`.
-# SAN=address|thread: sanitizer build, in its own folder. CUDA=0|1 forces the CUDA part off or on.
+# SAN=address|thread: sanitizer build, in its own folder. `make SAN=fuzzer CC=clang-14 fuzzers`: libFuzzer
+# targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build). CUDA=0|1 forces the CUDA part off or on.
 
 SAN     ?=
 CC      ?= gcc
@@ -21,6 +22,9 @@ LDFLAGS += -fsanitize=thread
 else ifeq ($(SAN),address)
 CFLAGS  += -fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -fno-omit-frame-pointer -fopenmp
 LDFLAGS += -fsanitize=address,undefined -fopenmp
+else ifeq ($(SAN),fuzzer)
+CFLAGS  += -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -O1 -fopenmp-simd
+LDFLAGS += -fsanitize=address,undefined
 else
 CFLAGS  += -fopenmp
 LDFLAGS += -fopenmp
@@ -41,7 +45,9 @@ LIB_SRCS := $(sort $(filter-out $(ISA_SRCS),$(wildcard lib/*/*.c lib/dev/cpu/*.c
 CMD_SRCS := $(sort $(wildcard cmd/*.c))
 LIB_OBJS := $(LIB_SRCS:%.c=$B/%.o) $(foreach i,$(ISAS),$(ISA_SRCS:%.c=$B/%.$i.o))
 CMD_OBJS := $(CMD_SRCS:%.c=$B/%.o)
-TESTS    := $(patsubst test/unit/%.c,$B/test/%,$(sort $(wildcard test/unit/*/test_*.c)))
+FUZZ     := $(patsubst test/fuzz/fuzz_%.c,%,$(sort $(wildcard test/fuzz/fuzz_*.c)))
+TESTS    := $(patsubst test/unit/%.c,$B/test/%,$(sort $(wildcard test/unit/*/test_*.c))) \
+            $(FUZZ:%=$B/test/fuzz/%)
 
 all: $B/zerotrain
 
@@ -66,6 +72,18 @@ $B/test/%: test/unit/%.c $B/libzerotrain.a test/harness.h
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $B/libzerotrain.a $(LDLIBS)
 
+# A fuzz target over its corpus, and as a libFuzzer program.
+$B/test/fuzz/%: test/fuzz/fuzz_%.c test/fuzz/run_corpus.c $B/libzerotrain.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-missing-prototypes -DZT_CORPUS='"test/fuzz/corpus/$*"' $(LDFLAGS) -o $@ \
+	    $(filter %.c %.a,$^) $(LDLIBS)
+
+$B/fuzz/%: test/fuzz/fuzz_%.c $B/libzerotrain.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-missing-prototypes $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+
+fuzzers: $(FUZZ:%=$B/fuzz/%)
+
 tests: $(TESTS)
 
 # Run one layer's unit tests: make unit T=plan
@@ -77,5 +95,5 @@ clean:
 
 -include $(LIB_OBJS:.o=.d) $(CMD_OBJS:.o=.d)
 
-.PHONY: all tests unit clean
+.PHONY: all tests unit fuzzers clean
 .SECONDARY:
