@@ -13,7 +13,10 @@
  *   pack.c      offsets
  *   hazard.c    waits, pruned with vector clocks
  *   verify.c    proof by happens-before and provenance; written apart from hazard.c
+ *   verify_ranks.c  the same across ranks
  *   simulate.c  list simulator: step time, stream use, critical path
+ *   profile.c   rates of the simulator
+ *   schedule.c  the passes in order, choice of the backlog
  *   ledger.c    bytes by category, bytes sent, FLOPs
  *   print.c     --schedule, tables, JSON
  *
@@ -171,7 +174,7 @@ enum zt_op_kind {
 enum zt_cost_kind {
     ZT_COST_NONE,
     ZT_COST_FLOP,
-    ZT_COST_NET,  /* bytes a ring moves per link x group/(group-1), as in the prototype */
+    ZT_COST_NET,  /* bytes before the ring's factor (group-1)/group: the whole unit, not a slice */
     ZT_COST_PCIE,
     ZT_COST_HOST, /* host memory bytes */
     ZT_COST_HBM,  /* device memory bytes */
@@ -216,7 +219,7 @@ struct zt_program {
     enum zt_program_kind kind;
     bool repeats; /* may follow itself: waits and lifetimes wrap around */
     int n_ops, n_accesses, n_waits;
-    struct zt_op *ops;
+    struct zt_op *ops; /* these three are heap arrays (ZT_GROW); zt_plan_free frees them */
     struct zt_access *accesses;
     struct zt_wait *waits; /* zt_op.first_wait, .n_waits index it */
     size_t ops_cap, accesses_cap, waits_cap;
@@ -320,55 +323,108 @@ void zt_plan_units(struct zt_plan *p);
 /* Emit all programs of the configuration (offsets and waits not set). */
 int zt_plan_emit(struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
 
-/* [lo, hi] in op indices for every buffer; hi >= n_ops means that it wraps into the next run. */
+/*
+ * Life of a buffer in op indices, [lo, hi]. hi >= n_ops means that it wraps into the next run of a
+ * program that repeats: up to op hi - n_ops there. Never longer than n_ops.
+ */
 struct zt_life {
     int lo, hi;
 };
 
-/* Program-order lifetimes of a program's transients (persistent: whole program). (n_bufs) out. */
+/*
+ * Program-order lifetimes, (n_bufs) out: the program's transients from first to last touch,
+ * persistent buffers the whole program, transients of other programs (or never touched) {0, -1}.
+ */
 void zt_lifetimes_plain(const struct zt_plan *p, enum zt_program_kind k, struct zt_life *out);
 
-/* Widened by a schedule with unlimited memory and a gradient backlog of D compute ops. */
+/*
+ * Widened so that reusing bytes costs no time. Profile known: a buffer lives until its last user
+ * has ended in a simulated schedule with unlimited memory, the declared prefetch window and a
+ * gradient backlog of at most `backlog` BACKWARDs, in which all that is not compute takes a quarter
+ * longer. Profile unknown: a buffer last touched off the compute stream outlives one compute op.
+ */
 void zt_lifetimes_widened(const struct zt_plan *p, enum zt_program_kind k, int backlog,
                           struct zt_life *out);
 
-/* Sum of live bytes at the fullest op: no packing can be smaller. */
+/* Sum of live bytes at the fullest op, persistent ones included: no packing can be smaller. */
 size_t zt_live_bound(const struct zt_plan *p, enum zt_program_kind k, const struct zt_life *life,
                      enum zt_arena_id arena);
 
 /*
- * Offsets of a program's transients above the persistent bytes `base` of each arena; raises peak[].
+ * Offsets of a program's transients above the persistent bytes `base` of each arena; raises peak[]
+ * to what the program needs. No two transients share a byte while both live, modulo the program's
+ * length.
  */
 void zt_pack(struct zt_plan *p, enum zt_program_kind k, const struct zt_life *life,
              const size_t base[ZT_N_ARENAS], size_t peak[ZT_N_ARENAS]);
 
-/*
- * Derive and prune the waits of a program. `unlimited`: as if no two buffers shared bytes (the
- * simulator's reference); then the waits are returned in *waits_only* arrays owned by the caller.
- */
-void zt_derive_waits(struct zt_plan *p, enum zt_program_kind k, bool unlimited);
+/* Waits of every op of a program, apart from the program. Zero-initialised is empty. */
+struct zt_wait_list {
+    int *first; /* (n_ops + 1): op i has waits [first[i], first[i + 1]) */
+    struct zt_wait *waits;
+    size_t n, cap;
+    int n_raw; /* before pruning: one per op and other stream that it conflicts with */
+};
 
-/* Proof for every program and for the joins between them. ZT_EVERIFY names the ops and the buffer. */
+void zt_wait_list_release(struct zt_wait_list *l);
+
+/* Derive and prune the program's waits from its offsets; sets them in the program and its ops. */
+void zt_derive_waits(struct zt_plan *p, enum zt_program_kind k);
+
+/* The same as if no two buffers, and no two runs of a transient, shared bytes. */
+void zt_derive_waits_unlimited(const struct zt_plan *p, enum zt_program_kind k,
+                               struct zt_wait_list *out);
+
+struct zt_sim {
+    double step_s; /* steady state of a program that repeats; else one run */
+    double busy_s[ZT_N_STREAMS];
+    double critical_path_s;     /* longest chain through stream order and waits of one run */
+    double *start_s, *finish_s; /* (n_ops) of one steady run, from its first start */
+};
+
+/* Run the list in time, with the waits given (NULL: the program's own). */
+void zt_simulate(const struct zt_plan *p, enum zt_program_kind k, const struct zt_profile *profile,
+                 const struct zt_wait_list *waits, struct zt_sim *out);
+void zt_sim_release(struct zt_sim *s);
+
+/*
+ * The passes in order, for one emitted program whose persistent buffers have offsets below base[]:
+ * widened lifetimes -> packing -> waits -> simulation by cfg.profile (never NULL). Sets offsets,
+ * first and last of its transients, waits and results of the program, and raises peak[]. `backlog`
+ * 0 takes the smallest of 1, 2, 4, 8 whose time is within 3 % of unlimited memory, or else the
+ * fastest. May be called again.
+ */
+void zt_schedule_program(struct zt_plan *p, enum zt_program_kind k, int backlog,
+                         const size_t base[ZT_N_ARENAS], size_t peak[ZT_N_ARENAS]);
+
+/*
+ * Proof for every program: no two conflicting ops can run at once, within a run or between a run
+ * and the next; every read sees bytes that this run wrote there (or persistent ones); operands do
+ * not alias; everything lies where it may (buffers inside ledger.peak, set before); programs share
+ * only persistent buffers (the engine drains all streams between two programs). ZT_EVERIFY names
+ * the ops, streams and buffers.
+ */
 int zt_verify(const struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
 int zt_verify_program(const struct zt_plan *p, enum zt_program_kind k,
                       struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * Across ranks: same collective order, counts and types in every group, no cycle among groups, and the
- * same peak. plans[i] is of any rank; groups are checked among the ranks given.
+ * The same proof in two steps, for tests that change the waits: create makes every check that does
+ * not depend on them; check_waits proves the order with the wait of index `omit_wait` in
+ * prog->waits left out (-1: with all). A verifier reads the plan, which must not change under it.
+ */
+struct zt_verifier;
+int zt_verifier_create(const struct zt_plan *p, enum zt_program_kind k, struct zt_verifier **out,
+                       struct zt_err *err) ZT_MUST_CHECK;
+int zt_verifier_check_waits(struct zt_verifier *v, int omit_wait, struct zt_err *err) ZT_MUST_CHECK;
+void zt_verifier_free(struct zt_verifier *v);
+
+/*
+ * Across ranks: same order, kinds, counts and types of the collectives in every group, no cycle
+ * among groups, and the same peaks. plans[i] is of any rank, no two of the same; a group is checked
+ * among those of its members that are given.
  */
 int zt_verify_ranks(const struct zt_plan *const *plans, int n, struct zt_err *err) ZT_MUST_CHECK;
-
-struct zt_sim {
-    double step_s;                  /* steady state */
-    double busy_s[ZT_N_STREAMS];
-    double critical_path_s;         /* longest chain of dependences, streams and waits */
-    double *start_s, *finish_s;     /* (n_ops) of one steady step; caller frees; may be NULL */
-};
-
-/* Run the list in time. `unlimited` uses the dependences of unlimited memory. */
-void zt_simulate(const struct zt_plan *p, enum zt_program_kind k, const struct zt_profile *profile,
-                 bool unlimited, struct zt_sim *out);
 
 void zt_plan_ledger(struct zt_plan *p);
 
