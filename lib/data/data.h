@@ -2,17 +2,24 @@
  * data.h: token files as samples.
  *
  * A dataset is a list of mapped files, each a run of tokens: text as bytes (vocabulary 256), llm.c
- * files (GPT-2 uint16, Llama 3 uint32), raw uint16. Sample i covers tokens [i * T, i * T + T] of its
- * file, inputs the first T and targets the last T of them; samples do not cross files. Any position of
- * the data order is a sample index through a keyed permutation of [0, n_samples), a new one each epoch.
- * Files may be larger than memory; nothing is read before it is needed. Contents are checked: an id
- * that is not below vocab_size is an error with file and position, never looked up.
+ * files (GPT-2 uint16, Llama 3 uint32), raw uint16. Sample i covers tokens [i * T, i * T + T] of
+ * its file, inputs the first T and targets the last T of them; samples do not cross files. Any
+ * position of the data order is a sample index through a keyed permutation of [0, n_samples), a new
+ * one each epoch. Files may be larger than memory; nothing is read before it is needed (opening
+ * touches the first 8 KiB of each). Contents are checked: an id that is not below vocab_size is an
+ * error with file and position, never looked up. Files must not be shortened while they are open.
+ * All files of a dataset have one kind (data/token_file.h tells the kinds and how they are
+ * recognised).
+ *
+ * A file that is named, or matched by a pattern, must be usable. From a folder (data/paths.h) those
+ * that are no data are left out and counted: binary files for text, all but *.bin for the other
+ * formats.
  */
 #ifndef ZT_DATA_DATA_H
 #define ZT_DATA_DATA_H
 
 #include "base/err.h"
-#include "base/io.h"
+#include "base/str.h"
 #include "recipe/recipe.h"
 
 struct zt_dataset;
@@ -22,22 +29,31 @@ struct zt_dataset_opts {
     enum zt_data_format format;
     int64_t seq_len;
     int64_t vocab_size;
-    int64_t range[2]; /* token range of the concatenation; -1: open */
+    int64_t range[2]; /* [begin, end) tokens of the concatenation of all files; -1: open */
     bool shuffle;
     uint64_t seed;
 };
 
+/* A dataset without a single sample is ZT_EINPUT; so is a range that the files do not fill. */
 int zt_dataset_open(const struct zt_dataset_opts *opts, struct zt_dataset **out,
                     struct zt_err *err) ZT_MUST_CHECK;
 void zt_dataset_free(struct zt_dataset *d);
 
+/* Samples of an epoch; tokens and files inside the range. */
 int64_t zt_dataset_samples(const struct zt_dataset *d);
 int64_t zt_dataset_tokens(const struct zt_dataset *d);
 int zt_dataset_files(const struct zt_dataset *d);
 
 /*
- * The sample at position `pos` of the data order (any pos >= 0; epoch = pos / n_samples): tokens and
- * targets, (seq_len) int32 each. Thread-safe.
+ * For the start-up print: "3 files, 1003854 tokens (text as bytes), 15685 samples of 64; 2 files
+ * left out: not text".
+ */
+void zt_dataset_describe(const struct zt_dataset *d, struct zt_str *out);
+
+/*
+ * The sample at position `pos` of the data order (any pos >= 0; epoch = pos / n_samples, shuffled
+ * anew or, without shuffle, from the start again): tokens and targets, (seq_len) int32 each.
+ * Thread-safe.
  */
 int zt_dataset_get(const struct zt_dataset *d, int64_t pos, int32_t *tokens, int32_t *targets,
                    struct zt_err *err) ZT_MUST_CHECK;

@@ -1,0 +1,328 @@
+#include "harness.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "data/data.h"
+
+#define GPT2 "test/cases/fixture_gpt2/tokens_llmc.bin"
+
+static struct zt_dataset_opts options(const char **paths, int n, int64_t seq_len,
+                                      int64_t vocab_size)
+{
+    struct zt_dataset_opts o = {.paths = {n, paths},
+                                .seq_len = seq_len,
+                                .vocab_size = vocab_size,
+                                .range = {-1, -1},
+                                .seed = 42};
+    return o;
+}
+
+/* A folder of its own for each test, with files to fill it. */
+struct sandbox {
+    char dir[64];
+};
+
+static void sandbox_init(struct sandbox *s)
+{
+    snprintf(s->dir, sizeof s->dir, "build/test-data-XXXXXX");
+    if (mkdir("build", 0777) && access("build", W_OK))
+        FAIL("build/ cannot be written");
+    if (!mkdtemp(s->dir))
+        FAIL("mkdtemp %s", s->dir);
+}
+
+static void put(const struct sandbox *s, const char *name, const void *bytes, size_t n)
+{
+    struct zt_err err;
+    struct zt_str path = {0}, dir = {0};
+    zt_str_printf(&path, "%s/%s", s->dir, name);
+    zt_str_add(&dir, path.buf, (size_t)(strrchr(path.buf, '/') - path.buf));
+    CHECK_OK(zt_make_dirs(dir.buf, &err), err);
+    CHECK_OK(zt_write_file_atomic(path.buf, bytes, n, &err), err);
+    zt_str_release(&path);
+    zt_str_release(&dir);
+}
+
+static void sandbox_release(struct sandbox *s)
+{
+    char cmd[128];
+    snprintf(cmd, sizeof cmd, "rm -r '%s'", s->dir);
+    CHECK_INT(system(cmd), 0);
+}
+
+TEST(dataset_fixture_counts)
+{
+    static const struct {
+        int64_t seq_len, samples;
+    } cases[] = {{6, 4}, {2, 12}, {3, 8}, {24, 1}, {23, 1}};
+    const char *paths[] = {GPT2};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_dataset_opts o = options(paths, 1, cases[i].seq_len, 11);
+        struct zt_dataset *d;
+        struct zt_err err;
+        CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+        CHECK_INT(zt_dataset_samples(d), cases[i].samples);
+        CHECK_INT(zt_dataset_tokens(d), 25);
+        CHECK_INT(zt_dataset_files(d), 1);
+        zt_dataset_free(d);
+    }
+}
+
+/* Both encodings of the fixture give the same samples, and targets are the tokens one later. */
+TEST(dataset_fixture_samples)
+{
+    const char *llmc[] = {GPT2}, *raw[] = {"test/cases/fixture_gpt2/tokens_raw_u16.bin"};
+    struct zt_dataset_opts o = options(llmc, 1, 6, 11), r = options(raw, 1, 6, 11);
+    struct zt_dataset *a, *b;
+    struct zt_err err;
+    r.format = ZT_DATA_RAW_U16;
+    CHECK_OK(zt_dataset_open(&o, &a, &err), err);
+    CHECK_OK(zt_dataset_open(&r, &b, &err), err);
+    int32_t last_target = -1;
+    for (int pos = 0; pos < 8; pos++) {
+        int32_t x[6], y[6], rx[6], ry[6];
+        CHECK_OK(zt_dataset_get(a, pos, x, y, &err), err);
+        CHECK_OK(zt_dataset_get(b, pos, rx, ry, &err), err);
+        CHECK(memcmp(x, rx, sizeof x) == 0 && memcmp(y, ry, sizeof y) == 0);
+        CHECK(memcmp(x + 1, y, 5 * sizeof y[0]) == 0);
+        if (pos % 4)
+            CHECK_INT(x[0], last_target);
+        last_target = y[5];
+    }
+    zt_dataset_free(a);
+    zt_dataset_free(b);
+}
+
+TEST(dataset_epochs_are_permutations)
+{
+    enum { N = 1000, EPOCHS = 3 };
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    unsigned char raw[2 * N + 2];
+    for (int i = 0; i <= N; i++) {
+        raw[2 * i] = (unsigned char)i;
+        raw[2 * i + 1] = (unsigned char)(i >> 8);
+    }
+    put(&s, "count.bin", raw, sizeof raw);
+    const char *paths[] = {s.dir};
+    struct zt_dataset_opts o = options(paths, 1, 1, 2000);
+    struct zt_dataset *d, *again;
+    struct zt_err err;
+    o.format = ZT_DATA_RAW_U16;
+    o.shuffle = true;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_OK(zt_dataset_open(&o, &again, &err), err);
+    CHECK_INT(zt_dataset_samples(d), N);
+    int32_t order[EPOCHS][N];
+    for (int e = 0; e < EPOCHS; e++) {
+        unsigned char seen[N] = {0};
+        for (int i = 0; i < N; i++) {
+            int32_t target, token2;
+            CHECK_OK(zt_dataset_get(d, (int64_t)e * N + i, &order[e][i], &target, &err), err);
+            CHECK_INT(target, order[e][i] + 1);
+            CHECK(!seen[order[e][i]]);
+            seen[order[e][i]] = 1;
+            CHECK_OK(zt_dataset_get(again, (int64_t)e * N + i, &token2, &target, &err), err);
+            CHECK_INT(token2, order[e][i]);
+        }
+        if (e)
+            CHECK(memcmp(order[e], order[e - 1], sizeof order[e]) != 0);
+    }
+    zt_dataset_free(d);
+    zt_dataset_free(again);
+    sandbox_release(&s);
+}
+
+TEST(dataset_folder_rules)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "b.txt", "BBBBB", 5);
+    put(&s, "a/z.c", "ZZZZZ", 5);
+    put(&s, "a/short.c", "s", 1);
+    put(&s, "c.dat", "\0\1\2", 3);
+    put(&s, "raw.bin", "abcdef", 6);
+    put(&s, ".hidden", "hhhhh", 5);
+    put(&s, ".git/config", "ggggg", 5);
+    put(&s, "a/build/out.txt", "ooooo", 5);
+    char link[128];
+    snprintf(link, sizeof link, "%s/a/up", s.dir);
+    CHECK_INT(symlink("..", link), 0);
+    const char *paths[] = {s.dir};
+    struct zt_dataset_opts o = options(paths, 1, 2, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_tokens(d), 11);
+    CHECK_INT(zt_dataset_samples(d), 4);
+    int32_t x[2], y[2];
+    CHECK_OK(zt_dataset_get(d, 0, x, y, &err), err);
+    CHECK_INT(x[0], 'Z');
+    CHECK_OK(zt_dataset_get(d, 2, x, y, &err), err);
+    CHECK_INT(x[0], 'B');
+    struct zt_str text = {0};
+    zt_dataset_describe(d, &text);
+    CHECK_STR(zt_str_get(&text),
+              "3 files, 11 tokens (text as bytes), 4 samples of 2; 1 too short for "
+              "a sample; 2 left out: not text");
+    zt_str_release(&text);
+    zt_dataset_free(d);
+    sandbox_release(&s);
+}
+
+TEST(dataset_patterns)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "b1.txt", "11111", 5);
+    put(&s, "b0.txt", "00000", 5);
+    put(&s, "[x].txt", "xxxxx", 5);
+    put(&s, "n.bin", "nnnnn", 5);
+    char pattern[128], literal[128], none[128], bin[128];
+    snprintf(pattern, sizeof pattern, "%s/b*.txt", s.dir);
+    snprintf(literal, sizeof literal, "%s/[x].txt", s.dir);
+    snprintf(none, sizeof none, "%s/q*", s.dir);
+    snprintf(bin, sizeof bin, "%s/*.bin", s.dir);
+    const char *paths[] = {literal, pattern};
+    struct zt_dataset_opts o = options(paths, 2, 4, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_samples(d), 3);
+    for (int i = 0; i < 3; i++) {
+        int32_t x[4], y[4];
+        CHECK_OK(zt_dataset_get(d, i, x, y, &err), err);
+        CHECK_INT(x[0], "x01"[i]);
+    }
+    zt_dataset_free(d);
+    paths[1] = none;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, none) && strstr(err.msg, "matches none"));
+    paths[1] = bin;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "n.bin") && strstr(err.msg, "raw_u16"));
+    sandbox_release(&s);
+}
+
+TEST(dataset_range_cuts_files)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "a.txt", "0123456789", 10);
+    put(&s, "b.txt", "abcdefghij", 10);
+    const char *paths[] = {s.dir};
+    struct zt_dataset_opts o = options(paths, 1, 2, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    int32_t x[2], y[2];
+    o.range[0] = 5, o.range[1] = 15;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_tokens(d), 10);
+    CHECK_INT(zt_dataset_samples(d), 4);
+    static const char starts[] = "57ac";
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(zt_dataset_get(d, i, x, y, &err), err);
+        CHECK_INT(x[0], starts[i]);
+        CHECK_INT(y[1], starts[i] + 2);
+    }
+    zt_dataset_free(d);
+    o.range[0] = 10, o.range[1] = -1;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_files(d), 1);
+    CHECK_OK(zt_dataset_get(d, 0, x, y, &err), err);
+    CHECK_INT(x[0], 'a');
+    zt_dataset_free(d);
+    o.range[0] = 0, o.range[1] = 21;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "[0, 21)") && strstr(err.msg, "20 tokens"));
+    o.range[0] = 20, o.range[1] = -1;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "[20, 20)"));
+    o.range[0] = 7, o.range[1] = 7;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "empty"));
+    sandbox_release(&s);
+}
+
+TEST(dataset_refusals)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "t.txt", "12345", 5);
+    put(&s, "none/x.dat", "\0", 1);
+    char text[128], folder[128];
+    snprintf(text, sizeof text, "%s/t.txt", s.dir);
+    snprintf(folder, sizeof folder, "%s/none", s.dir);
+    const char *paths[] = {text, GPT2};
+    struct zt_dataset_opts o = options(paths, 1, 5, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "needs a file with 6 tokens") && strstr(err.msg, "has 5"));
+    o.seq_len = 2;
+    o.paths.n = 2;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "llm.c GPT-2") && strstr(err.msg, "text as bytes"));
+    paths[1] = "/dev/null";
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "/dev/null"));
+    paths[1] = "/no/such/file";
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "/no/such/file: No such file"));
+    paths[0] = folder;
+    o.paths.n = 1;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "1 files left out"));
+    CHECK(d == NULL);
+    sandbox_release(&s);
+}
+
+TEST(dataset_d03_bad_id_names_the_file)
+{
+    const char *paths[] = {"test/cases/D04/id_out_of_vocab.bin"};
+    struct zt_dataset_opts o = options(paths, 1, 3, 50257);
+    struct zt_dataset *d;
+    struct zt_err err;
+    int32_t x[3], y[3];
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_get(d, 0, x, y, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, paths[0]) && strstr(err.msg, "vocab_size is 50257"));
+    zt_dataset_free(d);
+}
+
+/* A sparse file far larger than memory opens at once, and its end can be read. */
+TEST(dataset_huge_file)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "huge.bin", "", 0);
+    char path[128];
+    snprintf(path, sizeof path, "%s/huge.bin", s.dir);
+    int64_t bytes = (int64_t)100 << 30;
+    if (truncate(path, bytes)) {
+        sandbox_release(&s);
+        SKIP("the file system holds no sparse file of 100 GiB");
+    }
+    const char *paths[] = {path};
+    struct zt_dataset_opts o = options(paths, 1, 1024, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    int32_t x[1024], y[1024];
+    o.format = ZT_DATA_RAW_U16;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_samples(d), (bytes / 2 - 1) / 1024);
+    CHECK_OK(zt_dataset_get(d, zt_dataset_samples(d) - 1, x, y, &err), err);
+    CHECK_INT(y[1023], 0);
+    zt_dataset_free(d);
+    sandbox_release(&s);
+}
+
+TEST_MAIN()
