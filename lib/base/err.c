@@ -34,16 +34,21 @@ int zt_err_wrap(struct zt_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof err->msg)
-        snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", old);
+    if (n >= 0 && (size_t)n + 3 < sizeof err->msg) {
+        char *at = err->msg + n;
+        size_t room = sizeof err->msg - (size_t)n - 3, len = strnlen(old, sizeof old - 1);
+        memcpy(at, ": ", 2);
+        memcpy(at + 2, old, ZT_MIN(len, room));
+        at[2 + ZT_MIN(len, room)] = '\0';
+    }
     return err->code;
 }
 
 const char *zt_code_name(int code)
 {
     static const char *const names[] = {
-        "ok",           "input error",    "out of memory",   "input/output error",
-        "system error", "peer lost",      "not supported",   "protocol error",
+        "ok",           "input error",    "out of memory", "input/output error",
+        "system error", "peer lost",      "not supported", "protocol error",
         "not a number", "plan not valid", "device failed",
     };
     int i = -code;

@@ -1,6 +1,7 @@
 #include "harness.h"
 
 #include "base/dtype.h"
+#include "base/err.h"
 #include "base/mesh.h"
 #include "base/rng.h"
 #include "base/str.h"
@@ -99,6 +100,23 @@ TEST(base_mesh_groups)
         CHECK_INT(zt_group_member(&m, ZT_GROUP_WORLD, r, 17), 17);
     }
     CHECK_INT(zt_group_member(&m, ZT_GROUP_SHARD, 1, 3), 7);
+}
+
+TEST(base_err_wrap_cuts_long_messages)
+{
+    struct zt_err err;
+    char x[ZT_ERR_MSG_BYTES];
+    memset(x, 'x', sizeof x - 1);
+    x[sizeof x - 1] = '\0';
+    zt_err_set(&err, ZT_EIO, "b");
+    CHECK_INT(zt_err_wrap(&err, "a"), ZT_EIO);
+    CHECK_STR(err.msg, "a: b");
+    zt_err_set(&err, ZT_EIO, "%s", x);
+    zt_err_wrap(&err, "a");
+    CHECK_INT(strlen(err.msg), sizeof x - 1);
+    CHECK(strncmp(err.msg, "a: xxx", 6) == 0);
+    zt_err_wrap(&err, "%s", x);
+    CHECK_INT(strlen(err.msg), sizeof x - 1);
 }
 
 TEST_MAIN()
