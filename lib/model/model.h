@@ -1,9 +1,10 @@
 /*
  * model.h: what a model is made of, and how its segments are computed.
  *
- * A model is a const description: parameter specs and segments. It needs no device and no weights, so
- * a plan of any size can be made from it. A *segment* is what is computed together: embedding, each
- * block, final norm + head. A *unit* (plan/plan.h) is what is gathered, reduced and updated together.
+ * A model is a const description: parameter specs and segments. It needs no device and no weights,
+ * so a plan of any size can be made from it. A *segment* is what is computed together: embedding,
+ * each block, final norm + head. A *unit* (plan/plan.h) is what is gathered, reduced and updated
+ * together.
  *
  * forward() and backward() enqueue device kernels on one stream; every operand is handed to them
  * (struct zt_seg_call), they allocate nothing and keep no state.
@@ -27,7 +28,7 @@ struct zt_param_spec {
     int64_t n_elems;
     bool trainable;
     bool decay;     /* weight decay applies: 2 or more dims, unless told otherwise */
-    bool scattered; /* its gradient is a scatter-add (embeddings): held in fp32 */
+    bool scattered; /* its gradient is summed piecewise (embedding, chunked head): held in fp32 */
     enum zt_tp_split tp_split;
     enum zt_init_kind init;
     float init_std;   /* NORMAL */
@@ -36,7 +37,11 @@ struct zt_param_spec {
 
 enum zt_model_type { ZT_MODEL_GPT2, ZT_MODEL_LLAMA };
 
-/* Hugging Face's config.json, by our names. */
+/*
+ * Hugging Face's config.json, by our names. 0 where the file says nothing: n_kv_head is then
+ * n_head, head_dim n_embd / n_head, n_inner 4 n_embd (GPT-2); zt_model.cfg has the values filled
+ * in.
+ */
 struct zt_model_config {
     enum zt_model_type type;
     int n_layer, n_head, n_kv_head, head_dim;
@@ -53,7 +58,8 @@ struct zt_segment {
     const char *name; /* "embed", "h.0", "head" */
     int layer;        /* of a block, else -1 */
     int n_params;
-    int params[ZT_MAX_SEG_PARAMS]; /* indices into zt_model.params, in the order of the model's file */
+    int params[ZT_MAX_SEG_PARAMS]; /* indices into zt_model.params, in the order of the model's file
+                                    */
     bool weights_in_backward;      /* BACKWARD reads the weights (not for embeddings) */
     bool fused_backward; /* training has no FORWARD: BACKWARD computes the loss and the gradients */
 };
@@ -69,14 +75,18 @@ struct zt_model {
 
 /* The shape that a program is planned and run at. */
 struct zt_shape {
-    int64_t batch, seq_len; /* of one micro-batch */
+    int64_t batch, seq_len; /* of one micro-batch; at most INT32_MAX tokens (the plan checks) */
     enum zt_dtype dtype;    /* parameters and activations */
     enum zt_dev_kind dev_kind;
     int n_threads;
-    bool train; /* keep what backward needs */
+    bool train; /* keep what backward needs; false: forward has no act, its tmp is larger instead */
 };
 
-/* Bytes and FLOPs of one segment at a shape. FLOPs count a multiply-add as two. */
+/*
+ * Bytes and FLOPs of one segment at a shape. FLOPs are those of matrix products and attention, as
+ * carried out, a multiply-add as two; causal attention counts the T (T + 1) / 2 pairs that it
+ * needs, its backward five products of them (q k^T once more).
+ */
 struct zt_segment_size {
     size_t x_out;   /* residual stream leaving the segment (batch, seq_len, n_embd) */
     size_t act;     /* saved by forward for backward, x_in not included */
@@ -85,7 +95,8 @@ struct zt_segment_size {
     double fwd_flops, bwd_flops;
 };
 
-/* Device pointers of the batch of one micro-batch, at maximum shape; (batch, seq_len) int32 each. */
+/* Device pointers of the batch of one micro-batch, at maximum shape; (batch, seq_len) int32 each.
+ */
 struct zt_batch {
     const int32_t *tokens;
     const int32_t *targets;   /* -100: ignored */
@@ -108,16 +119,17 @@ struct zt_seg_call {
     bool accumulate[ZT_MAX_SEG_PARAMS];       /* add to grads[i]; false: overwrite it whole */
 
     const void *x_in; /* residual stream; NULL for the embedding */
-    void *x_out;      /* forward */
-    void *act;        /* forward writes, backward reads (and may use as scratch) */
+    void *x_out; /* forward; NULL: recomputation, only act is wanted (the last product is saved) */
+    void *act;   /* forward at a training shape writes, backward reads and uses as scratch */
     void *tmp;
     size_t tmp_bytes;
 
     const void *dx_out; /* backward: gradient of x_out; NULL for the head */
-    void *dx_in;        /* backward: gradient of x_in; NULL for the embedding */
+    void *dx_in; /* backward: gradient of x_in, not dx_out's memory; NULL for the embedding */
 
-    double *loss_sum;  /* head: sum of the losses of the micro-batch's unmasked tokens */
-    void *last_logits; /* head, generation: (batch, vocab) fp32 logits of position logits_at */
+    /* Head: forward computes whichever of the two is given, backward needs loss_sum. */
+    double *loss_sum;  /* sum of the losses of the micro-batch's unmasked tokens; overwritten */
+    void *last_logits; /* generation: (batch, vocab) fp32 logits of position logits_at */
     int64_t logits_at;
 };
 
@@ -128,7 +140,8 @@ struct zt_model_ops {
     void (*backward)(const struct zt_model *m, const struct zt_seg_call *c);
 };
 
-/* Build a model's description in `arena` (which must outlive it). ZT_EINPUT names the key that is off. */
+/* Build a model's description in `arena` (which must outlive it). ZT_EINPUT names the key that is
+ * off. */
 int zt_model_build(const struct zt_model_config *cfg, struct zt_arena *arena, struct zt_model **out,
                    struct zt_err *err) ZT_MUST_CHECK;
 
@@ -137,7 +150,7 @@ int zt_model_find_param(const struct zt_model *m, const char *name);
 
 /*
  * Training FLOPs per token without recomputation: 3 x the forward FLOPs of all segments at `shape`
- * over its tokens. MFU = this * tokens/s / peak.
+ * over its tokens. MFU = this * tokens/s / peak. Flash attention's repeated q k^T is no model FLOP.
  */
 double zt_model_train_flops_per_token(const struct zt_model *m, const struct zt_shape *shape);
 

@@ -1,0 +1,159 @@
+#include "model/model.h"
+
+#include <math.h>
+
+#include "base/size.h"
+#include "model/model_internal.h"
+
+int zt_check_size(const char *key, int64_t value, int64_t max, struct zt_err *err)
+{
+    if (value >= 1 && value <= max)
+        return 0;
+    return zt_err_set(err, ZT_EINPUT, "model: %s is %lld; it must be from 1 to %lld", key,
+                      (long long)value, (long long)max);
+}
+
+void zt_model_reserve(struct zt_model *m, struct zt_arena *arena, int n_segments, int n_params)
+{
+    m->segments = zt_arena_alloc(arena, (size_t)n_segments, sizeof *m->segments);
+    m->params = zt_arena_alloc(arena, (size_t)n_params, sizeof *m->params);
+    m->n_segments = m->n_params = 0;
+}
+
+struct zt_segment *zt_add_segment(struct zt_model *m, enum zt_segment_kind kind, const char *name,
+                                  int layer)
+{
+    struct zt_segment *s = &m->segments[m->n_segments++];
+    *s = (struct zt_segment){
+        .kind = kind,
+        .name = name,
+        .layer = layer,
+        .weights_in_backward = kind != ZT_SEG_EMBED,
+        .fused_backward = kind == ZT_SEG_HEAD,
+    };
+    return s;
+}
+
+void zt_use_param(struct zt_model *m, int param)
+{
+    struct zt_segment *s = &m->segments[m->n_segments - 1];
+    ZT_ASSERT_CMP(s->n_params, <, ZT_MAX_SEG_PARAMS);
+    s->params[s->n_params++] = param;
+}
+
+struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t dim0, int64_t dim1,
+                                   enum zt_tp_split split, enum zt_init_kind init, float std)
+{
+    int index = m->n_params++;
+    zt_use_param(m, index);
+    struct zt_param_spec *p = &m->params[index];
+    *p = (struct zt_param_spec){
+        .name = name,
+        .n_dims = dim1 ? 2 : 1,
+        .dims = {dim0, dim1},
+        .n_elems = dim1 ? dim0 * dim1 : dim0,
+        .trainable = true,
+        .decay = dim1 != 0,
+        .tp_split = split,
+        .init = init,
+        .init_std = std,
+        .home_segment = m->n_segments - 1,
+    };
+    return p;
+}
+
+int zt_model_finish(struct zt_model *m, struct zt_err *err)
+{
+    /* 16 bytes of state for each element, and as much again for padding and copies. */
+    const int64_t max = INT64_MAX / 64;
+    m->n_elems = 0;
+    for (int i = 0; i < m->n_params; i++) {
+        if (!zt_add_i64(m->n_elems, m->params[i].n_elems, &m->n_elems) || m->n_elems > max)
+            return zt_err_set(
+                err, ZT_EINPUT,
+                "model: more than %lld parameters; check n_layer, n_embd, n_inner and "
+                "vocab_size",
+                (long long)max);
+    }
+    return 0;
+}
+
+/* Fill in what the configuration leaves to us, and check what all model types have in common. */
+static int resolve_config(struct zt_model_config *cfg, struct zt_err *err)
+{
+    int rc = zt_check_size("n_layer", cfg->n_layer, ZT_MAX_LAYERS, err);
+    if (!rc)
+        rc = zt_check_size("n_embd", cfg->n_embd, ZT_MAX_WIDTH, err);
+    if (!rc)
+        rc = zt_check_size("n_head", cfg->n_head, cfg->n_embd, err);
+    if (!rc)
+        rc = zt_check_size("vocab_size", cfg->vocab_size, ZT_MAX_VOCAB, err);
+    if (!rc)
+        rc = zt_check_size("n_positions", cfg->n_positions, INT32_MAX, err);
+    if (rc)
+        return rc;
+    if (!cfg->n_kv_head)
+        cfg->n_kv_head = cfg->n_head;
+    if (!cfg->head_dim) {
+        if (cfg->n_embd % cfg->n_head)
+            return zt_err_set(err, ZT_EINPUT,
+                              "model: n_embd %lld is not divisible by n_head %d; change either",
+                              (long long)cfg->n_embd, cfg->n_head);
+        cfg->head_dim = (int)(cfg->n_embd / cfg->n_head);
+    }
+    if (!(cfg->norm_eps > 0) || !isfinite(cfg->norm_eps))
+        return zt_err_set(err, ZT_EINPUT, "model: the norm's epsilon is %g; it must be above 0",
+                          (double)cfg->norm_eps);
+    if (!(cfg->initializer_range >= 0) || !isfinite(cfg->initializer_range))
+        return zt_err_set(err, ZT_EINPUT, "model: initializer_range is %g; it must be 0 or more",
+                          (double)cfg->initializer_range);
+    return 0;
+}
+
+int zt_model_build(const struct zt_model_config *cfg, struct zt_arena *arena, struct zt_model **out,
+                   struct zt_err *err)
+{
+    struct zt_model *m = zt_arena_alloc(arena, 1, sizeof *m);
+    m->cfg = *cfg;
+    int rc = resolve_config(&m->cfg, err);
+    if (rc)
+        return rc;
+    switch (cfg->type) {
+    case ZT_MODEL_GPT2:
+        rc = zt_gpt2_describe(&m->cfg, arena, m, err);
+        break;
+    case ZT_MODEL_LLAMA:
+        rc = zt_err_set(err, ZT_EUNSUPPORTED, "model: llama is not carried out");
+        break;
+    }
+    *out = m;
+    return rc;
+}
+
+int zt_model_find_param(const struct zt_model *m, const char *name)
+{
+    static const char *const prefixes[] = {"transformer.", "model."};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(prefixes); i++) {
+        size_t n = strlen(prefixes[i]);
+        if (strncmp(name, prefixes[i], n) == 0) {
+            name += n;
+            break;
+        }
+    }
+    for (int i = 0; i < m->n_params; i++) {
+        if (strcmp(m->params[i].name, name) == 0)
+            return i;
+    }
+    return -1;
+}
+
+double zt_model_train_flops_per_token(const struct zt_model *m, const struct zt_shape *shape)
+{
+    double flops = 0;
+    for (int i = 0; i < m->n_segments; i++) {
+        struct zt_segment_size size;
+        m->ops->size(m, i, shape, &size);
+        flops += size.fwd_flops;
+    }
+    return 3 * flops / ((double)shape->batch * (double)shape->seq_len);
+}

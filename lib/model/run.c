@@ -1,0 +1,204 @@
+#include "model/model_internal.h"
+
+#include "base/size.h"
+
+/* Where a kernel's workspace lies in tmp; `need` is what it asked for. */
+static void *workspace(struct zt_run *r, size_t need, size_t *ws_bytes)
+{
+    *ws_bytes = need;
+    if (r->dry) {
+        r->ws_bytes = ZT_MAX(r->ws_bytes, need);
+        return NULL;
+    }
+    ZT_ASSERT_CMP(r->scratch + need, <=, r->c->tmp_bytes);
+    return need ? (char *)r->c->tmp + r->scratch : NULL;
+}
+
+void zt_run_matmul(struct zt_run *r, struct zt_matmul a)
+{
+    const struct zt_shape *s = r->c->shape;
+    a.ws = workspace(r, zt_ws_matmul(s->dev_kind, &a, s->n_threads), &a.ws_bytes);
+    r->flops += 2 * (double)a.m * (double)a.n * (double)a.k;
+    if (!r->dry)
+        r->c->dev->ops->matmul(r->c->stream, &a);
+}
+
+void zt_run_col_sum(struct zt_run *r, struct zt_col_sum a)
+{
+    const struct zt_shape *s = r->c->shape;
+    a.ws = workspace(r, zt_ws_col_sum(s->dev_kind, a.rows, a.cols, s->n_threads), &a.ws_bytes);
+    if (!r->dry)
+        r->c->dev->ops->col_sum(r->c->stream, &a);
+}
+
+/* One product of all heads: 2 head_dim for each of the T (T + 1) / 2 causal pairs. */
+static double attention_product_flops(const struct zt_attention *a)
+{
+    const double t = (double)a->q_len;
+    return (double)a->batch * a->n_head * a->head_dim * t * (t + 1);
+}
+
+void zt_run_attention_fwd(struct zt_run *r, struct zt_attention a)
+{
+    const struct zt_shape *s = r->c->shape;
+    a.ws = workspace(r, zt_ws_attention(s->dev_kind, &a, false, s->n_threads), &a.ws_bytes);
+    r->flops += 2 * attention_product_flops(&a);
+    if (!r->dry)
+        r->c->dev->ops->attention_fwd(r->c->stream, &a);
+}
+
+void zt_run_attention_bwd(struct zt_run *r, struct zt_attention a)
+{
+    const struct zt_shape *s = r->c->shape;
+    a.ws = workspace(r, zt_ws_attention(s->dev_kind, &a, true, s->n_threads), &a.ws_bytes);
+    r->flops += 5 * attention_product_flops(&a);
+    if (!r->dry)
+        r->c->dev->ops->attention_bwd(r->c->stream, &a);
+}
+
+void zt_run_size(const struct zt_model *m, int segment, const struct zt_shape *shape,
+                 void (*forward)(struct zt_run *), void (*backward)(struct zt_run *),
+                 struct zt_segment_size *out)
+{
+    struct zt_seg_call c = {.shape = shape, .segment = segment};
+    for (int i = 0; i < ZT_MAX_SEG_PARAMS; i++)
+        c.weights[i].dtype = shape->dtype;
+
+    struct zt_run fwd = {.m = m, .c = &c, .dry = true};
+    forward(&fwd);
+    out->fwd_tmp = fwd.scratch + fwd.ws_bytes;
+    out->fwd_flops = fwd.flops;
+    out->bwd_tmp = 0;
+    out->bwd_flops = 0;
+    if (!shape->train)
+        return;
+
+    /* The plan decides what type each gradient has and whether it accumulates. */
+    for (int choice = 0; choice < 4; choice++) {
+        for (int i = 0; i < ZT_MAX_SEG_PARAMS; i++) {
+            c.grads[i].dtype = choice & 1 ? ZT_F32 : shape->dtype;
+            c.accumulate[i] = choice & 2;
+        }
+        struct zt_run bwd = {.m = m, .c = &c, .dry = true};
+        backward(&bwd);
+        out->bwd_tmp = ZT_MAX(out->bwd_tmp, bwd.scratch + bwd.ws_bytes);
+        out->bwd_flops = bwd.flops;
+    }
+}
+
+size_t zt_layout_add(struct zt_layout *l, int64_t n_elems, enum zt_dtype dtype)
+{
+    size_t bytes, offset = l->bytes;
+    bool fits = zt_mul_size((size_t)n_elems, zt_dtype_bytes(dtype), &bytes) &&
+                zt_add_size(offset, bytes, &bytes) && bytes <= SIZE_MAX / 2;
+    ZT_ASSERT(fits);
+    l->bytes = zt_align_size(bytes, 256);
+    return offset;
+}
+
+struct zt_matmul zt_linear_fwd(const struct zt_run *r, const struct zt_linear *l, int64_t rows,
+                               struct zt_ref x, struct zt_ref y)
+{
+    return (struct zt_matmul){
+        .m = rows,
+        .n = l->n_out,
+        .k = l->n_in,
+        .lda = l->n_in,
+        .ldb = l->out_in ? l->n_in : l->n_out,
+        .ldc = l->ldy,
+        .trans_b = l->out_in,
+        .a = x,
+        .b = r->c->weights[l->w],
+        .bias = l->b < 0 ? (struct zt_ref){0} : r->c->weights[l->b],
+        .c = y,
+    };
+}
+
+struct zt_matmul zt_linear_bwd(const struct zt_run *r, const struct zt_linear *l, int64_t rows,
+                               struct zt_ref dy, struct zt_ref dx)
+{
+    return (struct zt_matmul){
+        .m = rows,
+        .n = l->n_in,
+        .k = l->n_out,
+        .lda = l->ldy,
+        .ldb = l->out_in ? l->n_in : l->n_out,
+        .ldc = l->n_in,
+        .trans_b = !l->out_in,
+        .a = dy,
+        .b = r->c->weights[l->w],
+        .c = dx,
+    };
+}
+
+void zt_linear_grads(struct zt_run *r, const struct zt_linear *l, int64_t rows, struct zt_ref x,
+                     struct zt_ref dy, bool accumulate)
+{
+    struct zt_matmul dw = {
+        .m = l->out_in ? l->n_out : l->n_in,
+        .n = l->out_in ? l->n_in : l->n_out,
+        .k = rows,
+        .lda = l->out_in ? l->ldy : l->n_in,
+        .ldb = l->out_in ? l->n_in : l->ldy,
+        .ldc = l->out_in ? l->n_in : l->n_out,
+        .trans_a = true,
+        .accumulate = accumulate || r->c->accumulate[l->w],
+        .a = l->out_in ? dy : x,
+        .b = l->out_in ? x : dy,
+        .c = r->c->grads[l->w],
+    };
+    zt_run_matmul(r, dw);
+    if (l->b < 0)
+        return;
+    struct zt_col_sum db = {
+        .rows = rows,
+        .cols = l->n_out,
+        .ld = l->ldy,
+        .x = dy,
+        .out = r->c->grads[l->b],
+        .accumulate = accumulate || r->c->accumulate[l->b],
+    };
+    zt_run_col_sum(r, db);
+}
+
+void zt_norm_forward(struct zt_run *r, const struct zt_norm *n, int64_t rows, struct zt_ref y)
+{
+    if (r->dry)
+        return;
+    struct zt_norm_fwd a = {
+        .rows = rows,
+        .cols = r->m->cfg.n_embd,
+        .eps = r->m->cfg.norm_eps,
+        .x = n->x,
+        .gamma = r->c->weights[n->w],
+        .beta = r->c->weights[n->b],
+        .y = y,
+        .mean = n->mean,
+        .rstd = n->rstd,
+    };
+    r->c->dev->ops->norm_fwd(r->c->stream, &a);
+}
+
+void zt_norm_backward(struct zt_run *r, const struct zt_norm *n, int64_t rows, struct zt_ref dy,
+                      struct zt_ref dresidual, struct zt_ref dx)
+{
+    const struct zt_shape *s = r->c->shape;
+    ZT_ASSERT_CMP(r->c->accumulate[n->w], ==, r->c->accumulate[n->b]);
+    struct zt_norm_bwd a = {
+        .rows = rows,
+        .cols = r->m->cfg.n_embd,
+        .dy = dy,
+        .x = n->x,
+        .mean = n->mean,
+        .rstd = n->rstd,
+        .gamma = r->c->weights[n->w],
+        .dresidual = dresidual,
+        .dx = dx,
+        .dgamma = r->c->grads[n->w],
+        .dbeta = r->c->grads[n->b],
+        .accumulate = r->c->accumulate[n->w],
+    };
+    a.ws = workspace(r, zt_ws_norm_bwd(s->dev_kind, rows, a.cols, s->n_threads), &a.ws_bytes);
+    if (!r->dry)
+        r->c->dev->ops->norm_bwd(r->c->stream, &a);
+}
