@@ -1,0 +1,315 @@
+#include "ckpt/safetensors.h"
+
+#include <jansson.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+enum { MAX_INDEX_BYTES = 100000000, MAX_SHARDS = 4096, MAX_LISTED_BYTES = 2800 };
+
+/* Problems found so far: those that fit a message, the rest as a number. */
+struct problems {
+    struct zt_str text;
+    int n, n_unlisted;
+};
+
+struct matcher {
+    const char *dir;
+    const struct zt_model *model;
+    struct zt_weights *w;
+    size_t files_cap;
+    json_t *index;   /* weight_map, or NULL: a single file */
+    json_t *shards;  /* shard name -> index in w->files, or -1: cannot be opened */
+    bool incomplete; /* a shard could not be opened: what is missing is no news */
+    struct problems problems;
+    struct zt_err *err; /* scratch until the end */
+};
+
+static void problem(struct matcher *k, const char *fmt, ...) ZT_PRINTF(2, 3);
+
+static void problem(struct matcher *k, const char *fmt, ...)
+{
+    char line[512];
+    struct problems *p = &k->problems;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    p->n++;
+    if (p->text.len + strlen(line) < MAX_LISTED_BYTES)
+        zt_str_printf(&p->text, "\n  %s", line);
+    else
+        p->n_unlisted++;
+}
+
+static int report(struct matcher *k, struct zt_err *err)
+{
+    struct problems *p = &k->problems;
+    if (!p->n)
+        return 0;
+    if (p->n_unlisted)
+        zt_str_printf(&p->text, "\n  and %d more", p->n_unlisted);
+    return zt_err_set(err, ZT_EINPUT, "%.1000s: the weights do not fit the model:%s", k->dir,
+                      zt_str_get(&p->text));
+}
+
+static const char *skip_prefix(const char *s, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return strncmp(s, prefix, n) == 0 ? s + n : s;
+}
+
+/* ---- files ---- */
+
+static int open_file(struct matcher *k, const char *name, struct zt_err *err)
+{
+    struct zt_str path = {0};
+    struct zt_weights *w = k->w;
+    zt_str_printf(&path, "%s/%s", k->dir, name);
+    ZT_GROW(w->files, w->n_files + 1, k->files_cap);
+    int rc = zt_st_open(path.buf, &w->files[w->n_files], err);
+    if (!rc)
+        w->n_files++;
+    zt_str_release(&path);
+    return rc;
+}
+
+/* A shard's name comes from a file: it must not lead out of the folder. */
+static bool shard_name_ok(const char *name)
+{
+    return name && *name && name[0] != '.' && !strchr(name, '/') && strlen(name) < 256;
+}
+
+static int open_shards(struct matcher *k)
+{
+    const char *tensor;
+    json_t *value;
+    json_object_foreach(k->index, tensor, value)
+    {
+        const char *shard = json_string_value(value);
+        if (!shard_name_ok(shard)) {
+            problem(k, "index: %.200s: \"%.200s\" is no name of a file in this folder", tensor,
+                    shard ? shard : "");
+            k->incomplete = true;
+            continue;
+        }
+        if (json_object_get(k->shards, shard))
+            continue;
+        if (k->w->n_files == MAX_SHARDS)
+            return zt_err_set(k->err, ZT_EINPUT, "%s: more than %d shards", k->dir, MAX_SHARDS);
+        int at = k->w->n_files;
+        if (open_file(k, shard, k->err)) {
+            const char *why = skip_prefix(skip_prefix(k->err->msg, k->dir), "/");
+            problem(k, "index: %.100s: shard %.350s", tensor, why);
+            k->incomplete = true;
+            at = -1;
+        }
+        if (json_object_set_new(k->shards, shard, json_integer(at)))
+            return zt_err_set(k->err, ZT_ENOMEM, "%s: out of memory", k->dir);
+    }
+    return 0;
+}
+
+/* Index and shards must name each other's tensors. */
+static void check_index(struct matcher *k)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(k->index, name, value)
+    {
+        const char *shard = json_string_value(value);
+        const json_t *at = shard ? json_object_get(k->shards, shard) : NULL;
+        json_int_t i = at ? json_integer_value(at) : -1;
+        if (i >= 0 && !zt_st_find(&k->w->files[i], name))
+            problem(k, "index: %.200s is not in its shard %.200s", name, shard);
+    }
+}
+
+static int open_index(struct matcher *k, const char *path)
+{
+    struct zt_mapped map;
+    json_error_t je;
+    int rc = zt_map_file(path, &map, k->err);
+    if (rc)
+        return rc;
+    json_t *root = NULL;
+    if (map.bytes > MAX_INDEX_BYTES)
+        rc = zt_err_set(k->err, ZT_EINPUT, "%s: larger than %d bytes", path, MAX_INDEX_BYTES);
+    else if (!(root = json_loadb((const char *)map.data, map.bytes, JSON_REJECT_DUPLICATES, &je)))
+        rc = zt_err_set(k->err, ZT_EINPUT, "%s:%d:%d: %s", path, je.line, je.column, je.text);
+    else if (!json_is_object(json_object_get(root, "weight_map")))
+        rc = zt_err_set(k->err, ZT_EINPUT, "%s: no weight_map", path);
+    else
+        k->index = json_incref(json_object_get(root, "weight_map"));
+    json_decref(root);
+    zt_unmap_file(&map);
+    if (rc)
+        return rc;
+    k->shards = json_object();
+    rc = open_shards(k);
+    if (!rc)
+        check_index(k);
+    return rc;
+}
+
+static int open_files(struct matcher *k)
+{
+    static const char one[] = "model.safetensors", many[] = "model.safetensors.index.json";
+    struct zt_str path = {0};
+    int rc;
+    zt_str_printf(&path, "%s/%s", k->dir, one);
+    if (access(path.buf, F_OK) == 0) {
+        rc = open_file(k, one, k->err);
+    } else {
+        zt_str_reset(&path);
+        zt_str_printf(&path, "%s/%s", k->dir, many);
+        if (access(path.buf, F_OK) == 0)
+            rc = open_index(k, path.buf);
+        else
+            rc = zt_err_set(k->err, ZT_EINPUT,
+                            "%s: neither %s nor %s is there; weights of another format must be "
+                            "converted to safetensors first",
+                            k->dir, one, many);
+    }
+    zt_str_release(&path);
+    return rc;
+}
+
+/* ---- names ---- */
+
+/*
+ * Old GPT-2 files hold each layer's causal mask, h.N.attn.bias (1, 1, n, n), and the value put
+ * where it is 0. Not to be mixed up with the weight h.N.attn.c_attn.bias (case D09).
+ */
+static bool is_gpt2_buffer(const struct matcher *k, const struct zt_st_tensor *t)
+{
+    const char *s = skip_prefix(t->name, "transformer.");
+    if (k->model->cfg.type != ZT_MODEL_GPT2 || strncmp(s, "h.", 2) != 0)
+        return false;
+    size_t digits = strspn(s + 2, "0123456789");
+    if (!digits)
+        return false;
+    s += 2 + digits;
+    if (strcmp(s, ".attn.masked_bias") == 0)
+        return t->n_elems == 1;
+    return strcmp(s, ".attn.bias") == 0 && t->n_dims == 4 && t->dims[0] == 1 && t->dims[1] == 1 &&
+           t->dims[2] == t->dims[3];
+}
+
+static const char *fmt_shape(char *buf, size_t n, int n_dims, const int64_t *dims)
+{
+    size_t at = (size_t)snprintf(buf, n, "(");
+    for (int i = 0; i < n_dims && at < n; i++)
+        at += (size_t)snprintf(buf + at, n - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
+    if (at < n)
+        snprintf(buf + at, n - at, ")");
+    return buf;
+}
+
+static void check_tensor(struct matcher *k, const struct zt_param_spec *want,
+                         const struct zt_st_tensor *t)
+{
+    bool same = t->n_dims == want->n_dims, transposed = same && t->n_dims == 2;
+    for (int i = 0; same && i < t->n_dims; i++)
+        same = t->dims[i] == want->dims[i];
+    transposed = transposed && t->dims[0] == want->dims[1] && t->dims[1] == want->dims[0];
+    if (t->dtype < 0)
+        problem(k, "%.200s: type %s; weights are F32, F16 or BF16", t->name, t->dtype_name);
+    if (!same) {
+        char has[200], needs[200];
+        problem(k, "%.200s: shape %s, the model has %s%s", t->name,
+                fmt_shape(has, sizeof has, t->n_dims, t->dims),
+                fmt_shape(needs, sizeof needs, want->n_dims, want->dims),
+                transposed ? " (transposed?)" : "");
+    }
+}
+
+/* A head that shares the embedding may be stored again, with the same values (case S06). */
+static void check_tied_head(struct matcher *k, const struct zt_st_tensor *head)
+{
+    const struct zt_segment *s = &k->model->segments[k->model->n_segments - 1];
+    const struct zt_st_tensor *emb = NULL;
+    for (int i = 0; i < s->n_params; i++) {
+        if (k->model->params[s->params[i]].home_segment == 0)
+            emb = k->w->tensors[s->params[i]];
+    }
+    if (!emb || emb->dtype < 0)
+        return; /* reported already */
+    bool same = head->dtype >= 0 && head->n_dims == emb->n_dims &&
+                memcmp(head->dims, emb->dims, (size_t)emb->n_dims * sizeof emb->dims[0]) == 0;
+    float a[1024], b[1024];
+    for (int64_t i = 0; same && i < emb->n_elems; i += 1024) {
+        int64_t n = ZT_MIN((int64_t)1024, emb->n_elems - i);
+        zt_st_read_f32(head, i, n, a);
+        zt_st_read_f32(emb, i, n, b);
+        same = memcmp(a, b, (size_t)n * sizeof a[0]) == 0;
+    }
+    if (!same)
+        problem(k,
+                "%.200s differs from %.200s, but tie_word_embeddings is true; set it to false or "
+                "leave one out",
+                head->name, emb->name);
+}
+
+static void match_tensor(struct matcher *k, const struct zt_st_file *f,
+                         const struct zt_st_tensor *t, const struct zt_st_tensor **tied_head)
+{
+    int i = zt_model_find_param(k->model, t->name);
+    if (k->index && !json_object_get(k->index, t->name))
+        problem(k, "%.200s: %.200s is not in the index", f->path, t->name);
+    if (is_gpt2_buffer(k, t))
+        return;
+    if (i < 0 && k->model->cfg.tie_embeddings && strcmp(t->name, "lm_head.weight") == 0) {
+        *tied_head = t;
+    } else if (i < 0) {
+        problem(k, "%.200s: the model has no such parameter", t->name);
+    } else if (k->w->tensors[i]) {
+        problem(k, "%.200s is there twice, also as %.200s", t->name, k->w->tensors[i]->name);
+    } else {
+        k->w->tensors[i] = t;
+        check_tensor(k, &k->model->params[i], t);
+    }
+}
+
+static void match(struct matcher *k)
+{
+    const struct zt_st_tensor *tied_head = NULL;
+    for (int i = 0; i < k->w->n_files; i++) {
+        const struct zt_st_file *f = &k->w->files[i];
+        for (int j = 0; j < f->n_tensors; j++)
+            match_tensor(k, f, &f->tensors[j], &tied_head);
+    }
+    for (int i = 0; i < k->model->n_params && !k->incomplete; i++) {
+        if (!k->w->tensors[i])
+            problem(k, "%.200s is missing", k->model->params[i].name);
+    }
+    if (tied_head)
+        check_tied_head(k, tied_head);
+}
+
+int zt_weights_open(const char *dir, const struct zt_model *m, struct zt_weights *w,
+                    struct zt_err *err)
+{
+    struct matcher k = {.dir = dir, .model = m, .w = w, .err = err};
+    memset(w, 0, sizeof *w);
+    w->tensors = zt_xcalloc((size_t)m->n_params, sizeof *w->tensors);
+    int rc = open_files(&k);
+    if (!rc)
+        match(&k);
+    if (!rc)
+        rc = report(&k, err);
+    json_decref(k.index);
+    json_decref(k.shards);
+    zt_str_release(&k.problems.text);
+    if (rc)
+        zt_weights_close(w);
+    return rc;
+}
+
+void zt_weights_close(struct zt_weights *w)
+{
+    for (int i = 0; i < w->n_files; i++)
+        zt_st_close(&w->files[i]);
+    free(w->files);
+    free(w->tensors);
+    memset(w, 0, sizeof *w);
+}
