@@ -1,0 +1,68 @@
+/*
+ * passes.h: what the passes of the planner share; not for other layers. The verifier (verify.c,
+ * verify_ranks.c) uses nothing of this but the accessors and the names of ops: it must not repeat
+ * the mistakes of the passes that it checks.
+ */
+#ifndef ZT_PLAN_PASSES_H
+#define ZT_PLAN_PASSES_H
+
+#include "plan/plan.h"
+
+static inline const struct zt_access *zt_op_accesses(const struct zt_program *prog, int op)
+{
+    return prog->accesses + prog->ops[op].first_access;
+}
+
+/* Waits of an op: of the list, or of the program itself when list is NULL. */
+static inline const struct zt_wait *zt_waits_of(const struct zt_program *prog,
+                                                const struct zt_wait_list *list, int op, int *n)
+{
+    if (!list) {
+        *n = prog->ops[op].n_waits;
+        return prog->waits + prog->ops[op].first_wait;
+    }
+    *n = list->first[op + 1] - list->first[op];
+    return list->waits + list->first[op];
+}
+
+static inline bool zt_is_transient(const struct zt_buf *b, enum zt_program_kind k)
+{
+    return b->program == (int)k;
+}
+
+/* Lists are written op by op: begin, then for each op its waits, then close it. */
+void zt_wait_list_begin(struct zt_wait_list *l, int n_ops);
+void zt_wait_list_add(struct zt_wait_list *l, struct zt_wait w);
+void zt_wait_list_close_op(struct zt_wait_list *l, int op);
+
+/*
+ * Unlimited memory with the windows that the plan declares: a GATHER does not start before the
+ * compute op that it is listed after has ended; with backlog > 0, an op that begins a gradient
+ * waits for every REDUCE listed before the `backlog`-th last such op.
+ */
+void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
+                       const struct zt_wait_list *unlimited, int backlog, struct zt_wait_list *out);
+
+/* zt_lifetimes_widened() for waits of unlimited memory that are known already. */
+void zt_lifetimes_by_waits(const struct zt_plan *p, enum zt_program_kind k,
+                           const struct zt_wait_list *unlimited, int backlog, struct zt_life *out);
+
+/* Duration of every op, (n_ops) out; what is not compute takes `slack` times as long. */
+void zt_durations(const struct zt_plan *p, enum zt_program_kind k, const struct zt_profile *profile,
+                  double slack, double *out);
+
+/* Start and finish of every op in `n_runs` runs one after another, (n_runs * n_ops) out. */
+void zt_run_list(const struct zt_program *prog, const struct zt_wait_list *waits,
+                 const double *duration_s, int n_runs, double *start_s, double *finish_s);
+
+/* "BACKWARD h.3 mb 0 (op 17 on compute)" for messages; returns buf. */
+const char *zt_op_text(const struct zt_plan *p, enum zt_program_kind k, int op, char *buf,
+                       size_t buf_bytes);
+
+/* The parts of the verifier that need no order: where buffers lie, what ops declare. */
+int zt_verify_layout(const struct zt_plan *p, enum zt_program_kind k,
+                     struct zt_err *err) ZT_MUST_CHECK;
+int zt_verify_ops(const struct zt_plan *p, enum zt_program_kind k,
+                  struct zt_err *err) ZT_MUST_CHECK;
+
+#endif
