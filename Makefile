@@ -7,7 +7,7 @@ CC      ?= gcc
 PREFIX  ?= /usr/local
 OPT     ?= -O2
 ARCH    := $(shell uname -m)
-B       := build$(if $(SAN),/$(SAN))
+B       ?= build$(if $(SAN),/$(SAN))
 
 CPPFLAGS += -D_GNU_SOURCE -Ilib -Itest
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror -Wvla -Wstrict-prototypes \
@@ -90,10 +90,34 @@ tests: $(TESTS)
 unit: $(if $T,$(filter $B/test/$T/%,$(TESTS)),$(TESTS))
 	@for t in $^; do $$t || exit 1; done
 
+# The whole suite; `make test SUITES="unit cli"` runs parts of it.
+test: all
+	test/run.sh $(SUITES)
+
+check:
+	scripts/check.sh
+
+# Measurements, never pass or fail: ratios within one run.
+BENCHES := $(patsubst test/bench/%.c,$B/bench/%,$(sort $(wildcard test/bench/bench_*.c)))
+$B/bench/%: test/bench/%.c $B/libzerotrain.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libzerotrain.a $(LDLIBS)
+
+bench: all $(BENCHES)
+	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
+	    $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/zerotrain/recipes
+	install -m 755 $B/zerotrain $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
+	install -m 644 recipes/*.yaml $(DESTDIR)$(PREFIX)/share/zerotrain/recipes/
+
 clean:
 	rm -rf build
 
 -include $(LIB_OBJS:.o=.d) $(CMD_OBJS:.o=.d)
 
-.PHONY: all tests unit fuzzers clean
+.PHONY: all tests unit fuzzers test check bench install clean
 .SECONDARY:
