@@ -3,8 +3,9 @@
  *
  * A recipe is YAML (JSON is YAML too). At top level it speaks DeepSpeed's ds_config.json, `model`
  * speaks Hugging Face's config.json, and `data`, `train`, `checkpoint`, `parallel`, `log` are ours.
- * One table (keys.c) lists every key: carried out, harmless (accepted, with the reason), or refused in
- * words. "auto" counts as not given. All errors are reported at once, each with file:line:column.
+ * One table (keys.c) lists every key: carried out, harmless (accepted, with the reason), or refused
+ * in words. "auto" counts as not given. All errors are reported at once, each with
+ * file:line:column.
  *
  *   load text -> tree (libyaml events, positions kept) -> include: / --deepspeed_config merged
  *             -> --set overrides -> table: types, ranges, unknown keys -> derived values (batch
@@ -29,13 +30,13 @@ struct zt_str_list {
     const char **items;
 };
 
-/* Hugging Face's vocabulary; -1 (or NULL) where not given. */
+/* Hugging Face's vocabulary; without model_type only `params` means anything (for_plan). */
 struct zt_recipe_model {
-    const char *model_type; /* "gpt2", "llama", ...; NULL with `params` alone */
-    const char *from;       /* folder with config.json and safetensors */
+    const char *model_type; /* "gpt2", "llama"; NULL with `params` alone, or without a model */
+    const char *from;       /* folder with config.json and safetensors; NULL: start from noise */
     double params;          /* model.params: plan only; 0 if not given */
-    int64_t n_layer, n_head, n_kv_head, n_embd, n_inner, vocab_size, n_positions;
-    double norm_eps, initializer_range;
+    int64_t n_layer, n_head, n_kv_head, head_dim, n_embd, n_inner, vocab_size, n_positions;
+    double norm_eps, initializer_range, rope_theta; /* rope_theta: llama */
     double embd_pdrop, resid_pdrop, attn_pdrop;
     const char *activation; /* "gelu_new" */
     bool tie_word_embeddings;
@@ -63,7 +64,7 @@ struct zt_recipe_data {
     enum zt_data_format format;
     int64_t seq_len;
     int64_t range_train[2], range_val[2]; /* [begin, end) tokens of the concatenation; -1: open */
-    double val_fraction;      /* held out of the end of train when val is not given; 0: none */
+    double val_fraction; /* held out of the end of train when val is not given; 0: none */
     bool shuffle;
 };
 
@@ -130,16 +131,16 @@ struct zt_recipe_opts {
 };
 
 /*
- * On failure err->msg holds every error found, a line each ("recipe.yaml:7:3: ..."), and ZT_EINPUT is
- * returned (ZT_EUNSUPPORTED when all that is wrong is a feature not carried out yet).
+ * On failure err->msg holds every error found, a line each ("recipe.yaml:7:3: ..."), and ZT_EINPUT
+ * is returned (ZT_EUNSUPPORTED when all that is wrong is a feature not carried out yet).
  */
 int zt_recipe_load(const struct zt_recipe_opts *opts, struct zt_recipe **out,
                    struct zt_err *err) ZT_MUST_CHECK;
 void zt_recipe_free(struct zt_recipe *r);
 
 /*
- * The resolved recipe as YAML with origins as comments. Loading it again at the same n_ranks gives the
- * same recipe: it is what workers receive.
+ * The resolved recipe as YAML with origins as comments. Loading it again at the same n_ranks gives
+ * the same recipe: it is what workers receive.
  */
 void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out);
 

@@ -1,0 +1,401 @@
+#include "recipe/load.h"
+
+#include <math.h>
+#include <stdarg.h>
+
+/* A value under way into the settings. */
+struct value {
+    struct zt_load *ld;
+    const struct zt_key *key;
+    const char *path; /* as the person wrote it */
+    const struct zt_node *node;
+    struct zt_pos at;
+};
+
+static void *dest_of(const struct value *v)
+{
+    return v->key->dest == ZT_NO_DEST ? NULL : (char *)v->ld->settings + v->key->dest;
+}
+
+static void wrong(const struct value *v, const char *what)
+{
+    if (v->node->kind == ZT_NODE_SCALAR)
+        zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at, "%s: \"%s\" is not %s", v->path,
+                    v->node->text, what);
+    else
+        zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at, "%s: a %s is not %s", v->path,
+                    v->node->kind == ZT_NODE_LIST ? "list" : "mapping", what);
+}
+
+static bool in_range(const struct value *v, double x)
+{
+    const struct zt_key *k = v->key;
+    if ((k->min == 0 && k->max == 0) || (x >= k->min && x <= k->max && (!k->above || x > k->min)))
+        return true;
+    if (x > k->max)
+        zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at,
+                    "%s: %s is out of range; it must be at most %.15g", v->path, v->node->text,
+                    k->max);
+    else
+        zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at,
+                    "%s: %s is out of range; it must be %s %.15g", v->path, v->node->text,
+                    k->above ? "above" : "at least", k->min);
+    return false;
+}
+
+/* A whole number: 12, 010 (ten), 5e8; with `cut`, a fraction is cut off. */
+static bool parse_whole(const struct value *v, const struct zt_node *n, bool cut, int64_t *out)
+{
+    const double exact = 9007199254740992.0; /* 2^53 */
+    double x;
+    if (n->kind != ZT_NODE_SCALAR)
+        return false;
+    if (zt_parse_i64(n->text, out))
+        return true;
+    if (!zt_parse_f64(n->text, &x) || fabs(x) > exact || (x != trunc(x) && !cut))
+        return false;
+    *out = (int64_t)x;
+    if (x != trunc(x))
+        zt_diag_add(&v->ld->notes, ZT_DIAG_WRONG, v->at, "%s: %s is taken as %lld", v->path,
+                    n->text, (long long)*out);
+    return true;
+}
+
+static bool put_bool(const struct value *v)
+{
+    const char *t = v->node->kind == ZT_NODE_SCALAR ? v->node->text : "";
+    bool on = strcmp(t, "true") == 0, off = strcmp(t, "false") == 0;
+    if (!on && !off) {
+        bool yes = zt_word_index("yes|y|on|true|1", t) >= 0;
+        bool no = zt_word_index("no|n|off|false|0", t) >= 0;
+        wrong(v, yes  ? "true or false; write true"
+                 : no ? "true or false; write false"
+                      : "true or false");
+        return false;
+    }
+    bool *to = dest_of(v);
+    if (to)
+        *to = on;
+    return true;
+}
+
+static bool put_int(const struct value *v)
+{
+    int64_t x;
+    if (!parse_whole(v, v->node, v->key->type == ZT_KEY_SIZE, &x)) {
+        wrong(v, "a whole number");
+        return false;
+    }
+    if (!in_range(v, (double)x))
+        return false;
+    int64_t *to = dest_of(v);
+    if (to)
+        *to = x;
+    return true;
+}
+
+static bool put_float(const struct value *v)
+{
+    double x;
+    if (v->node->kind != ZT_NODE_SCALAR || !zt_parse_f64(v->node->text, &x)) {
+        wrong(v, "a finite number");
+        return false;
+    }
+    if (!in_range(v, x))
+        return false;
+    double *to = dest_of(v);
+    if (to)
+        *to = x;
+    return true;
+}
+
+/* "a, b or c" */
+static const char *or_list(struct zt_arena *arena, const char *list)
+{
+    const char *out = zt_word_at(list, 0, arena);
+    int n = zt_word_count(list);
+    for (int i = 1; i < n; i++)
+        out = zt_arena_printf(arena, "%s%s%s", out, i == n - 1 ? " or " : ", ",
+                              zt_word_at(list, i, arena));
+    return out;
+}
+
+static bool put_word(const struct value *v)
+{
+    struct zt_arena *arena = v->ld->arena;
+    const struct zt_key *k = v->key;
+    int i = -1, n_ok = zt_word_count(k->ok);
+    if (v->node->kind == ZT_NODE_SCALAR) {
+        i = zt_word_index(k->ok, v->node->text);
+        int known = zt_word_index(k->known, v->node->text);
+        if (i < 0 && known >= 0)
+            i = n_ok + known;
+    }
+    if (i < 0) {
+        wrong(v, or_list(arena, k->ok));
+        return false;
+    }
+    if (k->type == ZT_KEY_ENUM)
+        *(int *)dest_of(v) = i;
+    else
+        *(const char **)dest_of(v) =
+            i < n_ok ? zt_word_at(k->ok, i, arena) : zt_word_at(k->known, i - n_ok, arena);
+    return true;
+}
+
+/* A path as it stands in `src`, from the folder that we run in. */
+static const char *resolve_path(struct zt_load *ld, const struct zt_source *src, const char *path)
+{
+    if (path[0] == '/' || !src->dir[0])
+        return path;
+    return zt_arena_printf(ld->arena, "%s%s", src->dir, path);
+}
+
+static bool put_str(const struct value *v)
+{
+    if (v->node->kind != ZT_NODE_SCALAR) {
+        wrong(v, "a string");
+        return false;
+    }
+    const char **to = dest_of(v);
+    if (!to)
+        return true;
+    if (v->key->type == ZT_KEY_PATH && !v->node->text[0]) {
+        wrong(v, "a path");
+        return false;
+    }
+    *to = v->key->type == ZT_KEY_PATH ? resolve_path(v->ld, v->node->at.src, v->node->text)
+                                      : v->node->text;
+    return true;
+}
+
+static bool put_paths(const struct value *v)
+{
+    struct zt_str_list *to = dest_of(v);
+    bool is_list = v->node->kind == ZT_NODE_LIST;
+    const struct zt_node *first = is_list ? v->node->children : v->node;
+    int n = 0;
+    bool ok = v->node->kind != ZT_NODE_MAP;
+    for (const struct zt_node *c = first; c; c = is_list ? c->next : NULL, n++)
+        ok = ok && c->kind == ZT_NODE_SCALAR && c->text[0];
+    if (!ok || n == 0) {
+        wrong(v, "a path or a list of paths");
+        return false;
+    }
+    to->n = n;
+    to->items = zt_arena_alloc(v->ld->arena, (size_t)n, sizeof *to->items);
+    for (int i = 0; i < n; i++, first = first->next)
+        to->items[i] = resolve_path(v->ld, first->at.src, first->text);
+    return true;
+}
+
+/* The two elements of a list, or NULL. */
+static const struct zt_node *two_elements(const struct zt_node *n)
+{
+    const struct zt_node *a = n->kind == ZT_NODE_LIST ? n->children : NULL;
+    return a && a->next && !a->next->next ? a : NULL;
+}
+
+static bool put_range(const struct value *v)
+{
+    const struct zt_node *n = two_elements(v->node);
+    int64_t *to = dest_of(v), x[2];
+    bool ok = n != NULL;
+    for (int i = 0; ok && i < 2; i++, n = n->next) {
+        x[i] = -1;
+        ok = zt_node_not_given(n) || (parse_whole(v, n, false, &x[i]) && x[i] >= -1);
+    }
+    if (!ok || (x[1] >= 0 && x[1] <= x[0])) {
+        wrong(v, "a range [BEGIN, END) of tokens such as [0, 1000] or [1000, -1]");
+        return false;
+    }
+    memcpy(to, x, sizeof x);
+    return true;
+}
+
+static bool put_pair(const struct value *v)
+{
+    const struct zt_node *n = two_elements(v->node);
+    double *to = dest_of(v), x[2];
+    bool ok = n != NULL;
+    for (int i = 0; ok && i < 2; i++, n = n->next)
+        ok = n->kind == ZT_NODE_SCALAR && zt_parse_f64(n->text, &x[i]) && x[i] >= v->key->min &&
+             x[i] < v->key->max;
+    if (!ok) {
+        wrong(v, "two numbers from 0 to below 1, such as [0.9, 0.999]");
+        return false;
+    }
+    memcpy(to, x, sizeof x);
+    return true;
+}
+
+static bool put(const struct value *v)
+{
+    switch (v->key->type) {
+    case ZT_KEY_BOOL:
+        return put_bool(v);
+    case ZT_KEY_INT:
+    case ZT_KEY_SIZE:
+        return put_int(v);
+    case ZT_KEY_FLOAT:
+        return put_float(v);
+    case ZT_KEY_ENUM:
+    case ZT_KEY_WORD:
+        return put_word(v);
+    case ZT_KEY_STR:
+    case ZT_KEY_PATH:
+        return put_str(v);
+    case ZT_KEY_PATHS:
+        return put_paths(v);
+    case ZT_KEY_RANGE:
+        return put_range(v);
+    case ZT_KEY_PAIR:
+        return put_pair(v);
+    case ZT_KEY_SECTION:
+    case ZT_KEY_ANY:
+        break;
+    }
+    return true;
+}
+
+void zt_load_refuse(struct zt_load *ld, struct zt_pos at, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (ld->opts->for_plan)
+        zt_diag_add(&ld->notes, ZT_DIAG_UNSUPPORTED, at, "%s (running would be refused)", text);
+    else
+        zt_diag_add(&ld->errors, ZT_DIAG_UNSUPPORTED, at, "%s", text);
+}
+
+/* Is the value one of those that change nothing? */
+static bool is_neutral(const struct zt_key *k, const struct zt_node *n)
+{
+    if (n->kind != ZT_NODE_SCALAR)
+        return !n->children; /* an empty list or mapping */
+    if (zt_word_index(k->ok, n->text) >= 0)
+        return true;
+    double x, y;
+    for (const char *p = k->ok; p && zt_parse_f64(n->text, &x); p = strchr(p, '|')) {
+        char word[16];
+        p += *p == '|';
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(p, "|"), p);
+        if (zt_parse_f64(word, &y) && x == y)
+            return true;
+    }
+    return false;
+}
+
+/* Say what has to be said of a value that is accepted in form. */
+static void judge(const struct value *v)
+{
+    struct zt_load *ld = v->ld;
+    const struct zt_key *k = v->key;
+    const char *text = v->node->kind == ZT_NODE_SCALAR ? v->node->text : "{...}";
+    if (k->known && v->node->kind == ZT_NODE_SCALAR && zt_word_index(k->known, text) >= 0) {
+        zt_load_refuse(ld, v->at, "%s: %s is understood, but not carried out yet; use %s", v->path,
+                       text, or_list(ld->arena, k->ok));
+        return;
+    }
+    if (k->status == ZT_KEY_CARRIED || is_neutral(k, v->node))
+        return;
+    if (k->status == ZT_KEY_REFUSED)
+        zt_load_refuse(ld, v->at, "%s: %s: %s", v->path, text, k->doc);
+    else if (v->node->at.src->kind != ZT_SOURCE_CONFIG) /* a config.json is written for others */
+        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, v->at, "%s: ignored: %s", v->path, k->doc);
+}
+
+static void bind_map(struct zt_load *ld, const struct zt_node *map, const char *path,
+                     const char *spelled);
+
+static void bind_unknown(struct zt_load *ld, const struct zt_node *n, const char *path,
+                         const char *spelled)
+{
+    if (n->key_at.src->kind == ZT_SOURCE_CONFIG) {
+        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, n->key_at, "%s: ignored: not known to zerotrain",
+                    spelled);
+        return;
+    }
+    const char *hint = ld->errors.n < ZT_DIAG_KEEP ? zt_key_suggest(path, ld->arena) : "";
+    zt_diag_add(&ld->errors, ZT_DIAG_WRONG, n->key_at, "unknown key \"%s\"%s", spelled, hint);
+}
+
+static void bind_node(struct zt_load *ld, const struct zt_node *n, const char *path,
+                      const char *spelled)
+{
+    int i = zt_key_find(path);
+    if (i < 0) {
+        bind_unknown(ld, n, path, spelled);
+        return;
+    }
+    const struct zt_key *k = &zt_keys[i];
+    if (zt_node_not_given(n))
+        return;
+    if (k->type == ZT_KEY_SECTION) {
+        if (n->kind == ZT_NODE_MAP)
+            bind_map(ld, n, path, spelled);
+        else
+            zt_diag_add(&ld->errors, ZT_DIAG_WRONG, n->at,
+                        "%s: must be a mapping of keys, such as {%s: ...}", spelled,
+                        strrchr(zt_keys[i + 1].path, '.') + 1);
+        return;
+    }
+    struct value v = {ld, k, spelled, n, n->at};
+    if (!put(&v))
+        return;
+    ld->given[i].node = n;
+    ld->given[i].origin =
+        n->at.src->kind == ZT_SOURCE_SET ? "--set" : zt_pos_text(ld->arena, n->at);
+    judge(&v);
+}
+
+static void bind_map(struct zt_load *ld, const struct zt_node *map, const char *path,
+                     const char *spelled)
+{
+    const char *dot = path[0] ? "." : "";
+    for (const struct zt_node *n = map->children; n; n = n->next)
+        bind_node(ld, n, zt_arena_printf(ld->arena, "%s%s%s", path, dot, n->key),
+                  zt_arena_printf(ld->arena, "%s%s%s", spelled, dot, n->spelled));
+}
+
+static void bind_defaults(struct zt_load *ld)
+{
+    static const struct zt_source defaults = {ZT_SOURCE_RECIPE, "default", "", 0};
+    for (int i = 0; i < zt_n_keys; i++) {
+        const struct zt_key *k = &zt_keys[i];
+        if (!k->dflt)
+            continue;
+        struct zt_node *n =
+            zt_tree_parse(&defaults, k->dflt, strlen(k->dflt), ld->arena, &ld->errors);
+        struct value v = {ld, k, k->path, n, {&defaults, 0, 0}};
+        ZT_ASSERT(n && put(&v));
+        ld->given[i].origin = "default";
+    }
+    struct zt_recipe *r = &ld->settings->r;
+    for (int i = 0; i < 2; i++)
+        r->data.range_train[i] = r->data.range_val[i] = -1;
+    ld->settings->comm = -1;
+}
+
+void zt_load_bind(struct zt_load *ld, const struct zt_node *root)
+{
+    bind_defaults(ld);
+    bind_map(ld, root, "", "");
+}
+
+const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path)
+{
+    int i = zt_key_find(path);
+    ZT_ASSERT(i >= 0 && strcmp(zt_keys[i].path, path) == 0);
+    return ld->given[i].node;
+}
+
+void zt_load_derived(struct zt_load *ld, const char *path)
+{
+    int i = zt_key_find(path);
+    ZT_ASSERT(i >= 0);
+    ld->given[i].origin = "derived";
+}

@@ -1,0 +1,83 @@
+/*
+ * keys.h: the table of every key that a recipe may hold, and the values that it fills.
+ *
+ * Internal to lib/recipe. A key is carried out, harmless (accepted; a note gives the reason), or
+ * refused (an error says why; a note when only planning). `ok` lists the values that mean "off" or
+ * "as we do anyway": they are accepted silently whatever the status is.
+ */
+#ifndef ZT_RECIPE_KEYS_H
+#define ZT_RECIPE_KEYS_H
+
+#include "recipe/recipe.h"
+
+enum zt_key_type {
+    ZT_KEY_SECTION, /* a mapping of keys that stand in the table themselves */
+    ZT_KEY_ANY,     /* not looked into */
+    ZT_KEY_BOOL,
+    ZT_KEY_INT,  /* int64_t */
+    ZT_KEY_SIZE, /* int64_t; a fraction is cut off, with a note: tools compute such sizes */
+    ZT_KEY_FLOAT,
+    ZT_KEY_ENUM,  /* int: index in `ok`, then in `known` */
+    ZT_KEY_WORD,  /* const char *: one of `ok`, or of `known` */
+    ZT_KEY_STR,   /* const char * */
+    ZT_KEY_PATH,  /* const char *; relative to the folder of the file that holds it */
+    ZT_KEY_PATHS, /* struct zt_str_list; one or a list */
+    ZT_KEY_RANGE, /* int64_t[2]: [begin, end), -1 open */
+    ZT_KEY_PAIR,  /* double[2] */
+};
+
+enum zt_key_status { ZT_KEY_CARRIED, ZT_KEY_HARMLESS, ZT_KEY_REFUSED };
+
+struct zt_key {
+    const char *path; /* dotted; "section.*" is every key of that section not listed itself */
+    enum zt_key_type type;
+    enum zt_key_status status;
+    const char *dflt;  /* as YAML; NULL: none, or derived */
+    double min, max;   /* INT, SIZE, FLOAT, PAIR; both 0: not checked */
+    bool above;        /* greater than min, not equal */
+    const char *ok;    /* "a|b" */
+    const char *known; /* ENUM, WORD: understood, but refused */
+    size_t dest;       /* offset in struct zt_settings; ZT_NO_DEST: nowhere */
+    const char *doc;   /* what it does, or why it is harmless or refused */
+};
+
+#define ZT_NO_DEST SIZE_MAX
+
+/* The recipe, and what the table fills that has no place of its own in it. `r` stands first: the
+ * recipe handed out is freed as a whole. */
+struct zt_settings {
+    struct zt_recipe r;
+    bool fp16, bf16;
+    int scheduler, policy, comm;
+    const char *model_config;
+    double betas[2];
+    int64_t seed, zero_stage, threads, sample_top_k; /* narrower in the recipe */
+};
+
+enum zt_scheduler { ZT_SCHEDULER_CONSTANT, ZT_SCHEDULER_COSINE };
+
+/* Another name of a key, in the same section. */
+struct zt_key_alias {
+    const char *path, *canonical;
+};
+
+extern const struct zt_key zt_keys[];
+extern const int zt_n_keys;
+extern const struct zt_key_alias zt_key_aliases[];
+extern const int zt_n_key_aliases;
+
+/* The row of a path, "section.*" included; -1: nobody knows it. */
+int zt_key_find(const char *path);
+
+/* The name that the table uses for `path`: itself, or what it is another name of. */
+const char *zt_key_canonical(const char *path);
+
+/* What to try instead of the unknown `path`, as words (", did you mean ...") or "". */
+const char *zt_key_suggest(const char *path, struct zt_arena *arena);
+
+/* Is `word` in the "a|b" list (NULL: empty), whatever its case? Its index, or -1. */
+int zt_word_index(const char *list, const char *word);
+int zt_word_count(const char *list);
+const char *zt_word_at(const char *list, int i, struct zt_arena *arena);
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * load.h: the steps of zt_recipe_load(), and what they share.
+ *
+ * Internal to lib/recipe: merge.c makes one tree, bind.c holds it against the table, resolve.c
+ * derives and cross-checks, print.c writes it down again.
+ */
+#ifndef ZT_RECIPE_LOAD_H
+#define ZT_RECIPE_LOAD_H
+
+#include "recipe/keys.h"
+#include "recipe/tree.h"
+
+#define ZT_NOT_GIVEN INT64_MIN /* a batch size */
+
+/* What the tree says about one row of the table. */
+struct zt_given {
+    const struct zt_node *node; /* NULL: not given */
+    const char *origin;         /* of the value in the settings; NULL: it has none */
+};
+
+struct zt_load {
+    const struct zt_recipe_opts *opts;
+    struct zt_arena *arena; /* the recipe's */
+    struct zt_diags errors, notes;
+    int n_sources;
+    bool incomplete;                /* a file could not be read: what is missing may stand there */
+    const struct zt_source *main;   /* where what is missing should have stood */
+    const struct zt_source *config; /* the config.json, or NULL */
+    struct zt_settings *settings;
+    struct zt_given *given; /* [zt_n_keys] */
+};
+
+/* merge.c: everything the recipe is made of as one tree (never NULL). */
+struct zt_node *zt_load_tree(struct zt_load *ld);
+
+/* bind.c: defaults, then the values of the tree. */
+void zt_load_bind(struct zt_load *ld, const struct zt_node *root);
+const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path);
+void zt_load_derived(struct zt_load *ld, const char *path); /* the settings now hold its value */
+/* An error when running, a note when planning. */
+void zt_load_refuse(struct zt_load *ld, struct zt_pos at, const char *fmt, ...) ZT_PRINTF(3, 4);
+
+/* resolve.c */
+void zt_load_resolve(struct zt_load *ld);
+
+/* print.c: fill r->values. */
+void zt_load_values(struct zt_load *ld);
+
+#endif

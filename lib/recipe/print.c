@@ -1,0 +1,155 @@
+#include "recipe/load.h"
+
+#include <inttypes.h>
+
+/* Shortest text that reads back as the same number. */
+static const char *f64_text(struct zt_arena *a, double x)
+{
+    char buf[40];
+    for (int digits = 1; digits <= 17; digits++) {
+        double back;
+        snprintf(buf, sizeof buf, "%.*g", digits, x);
+        if (zt_parse_f64(buf, &back) && back == x)
+            break;
+    }
+    return zt_arena_strdup(a, buf);
+}
+
+/* As a YAML (and JSON) double-quoted string, or plain when it is a word. */
+static const char *str_text(struct zt_arena *a, const char *s)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
+    bool letter = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '/';
+    if (letter && s[strspn(s, plain)] == '\0' && zt_word_index("auto|null|true|false", s) < 0)
+        return s;
+    struct zt_str out = {0};
+    zt_str_puts(&out, "\"");
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            zt_str_printf(&out, "\\%c", c);
+        else if (c == '\n')
+            zt_str_puts(&out, "\\n");
+        else if (c < ' ' || c == 0x7f)
+            zt_str_printf(&out, "\\x%02x", c);
+        else
+            zt_str_add(&out, s, 1);
+    }
+    zt_str_puts(&out, "\"");
+    const char *text = zt_arena_strdup(a, zt_str_get(&out));
+    zt_str_release(&out);
+    return text;
+}
+
+static const char *absolute(struct zt_arena *a, const char *cwd, const char *path)
+{
+    return path[0] == '/' || !cwd ? path : zt_arena_printf(a, "%s/%s", cwd, path);
+}
+
+static const char *paths_text(struct zt_arena *a, const char *cwd, const struct zt_str_list *l)
+{
+    const char *out = "[";
+    for (int i = 0; i < l->n; i++)
+        out = zt_arena_printf(a, "%s%s%s", out, i ? ", " : "",
+                              str_text(a, absolute(a, cwd, l->items[i])));
+    return zt_arena_printf(a, "%s]", out);
+}
+
+static const char *word_text(struct zt_arena *a, const struct zt_key *k, int i)
+{
+    int n_ok = zt_word_count(k->ok);
+    return i < n_ok ? zt_word_at(k->ok, i, a) : zt_word_at(k->known, i - n_ok, a);
+}
+
+static const char *value_text(struct zt_load *ld, const struct zt_key *k, const char *cwd)
+{
+    struct zt_arena *a = ld->arena;
+    const char *from = (const char *)ld->settings + k->dest;
+    const char *const *str = (const void *)from;
+    const int64_t *i64 = (const void *)from;
+    const double *f64 = (const void *)from;
+    switch (k->type) {
+    case ZT_KEY_BOOL:
+        return *(const bool *)from ? "true" : "false";
+    case ZT_KEY_INT:
+    case ZT_KEY_SIZE:
+        return zt_arena_printf(a, "%" PRId64, *i64);
+    case ZT_KEY_FLOAT:
+        return f64_text(a, *f64);
+    case ZT_KEY_ENUM:
+        return word_text(a, k, *(const int *)(const void *)from);
+    case ZT_KEY_WORD:
+    case ZT_KEY_STR:
+        return str_text(a, *str);
+    case ZT_KEY_PATH:
+        return str_text(a, absolute(a, cwd, *str));
+    case ZT_KEY_PATHS:
+        return paths_text(a, cwd, (const void *)from);
+    case ZT_KEY_RANGE:
+        return zt_arena_printf(a, "[%" PRId64 ", %" PRId64 "]", i64[0], i64[1]);
+    case ZT_KEY_PAIR:
+        return zt_arena_printf(a, "[%s, %s]", f64_text(a, f64[0]), f64_text(a, f64[1]));
+    case ZT_KEY_SECTION:
+    case ZT_KEY_ANY:
+        break;
+    }
+    return "";
+}
+
+/* Is the row one that the printed recipe says? */
+static bool is_said(const struct zt_load *ld, int i)
+{
+    const char *path = zt_keys[i].path;
+    if (zt_keys[i].dest == ZT_NO_DEST || !ld->given[i].origin)
+        return false;
+    if (strcmp(path, "model.config") == 0)
+        return false; /* its keys are all here: nobody need read it again */
+    /* A number of parameters alone has no shape, and defaults would look like one. */
+    return ld->settings->r.model.model_type || strncmp(path, "model.", 6) != 0 ||
+           strcmp(path, "model.params") == 0;
+}
+
+void zt_load_values(struct zt_load *ld)
+{
+    char *cwd = realpath(".", NULL);
+    struct zt_recipe_value *values = zt_arena_alloc(ld->arena, (size_t)zt_n_keys, sizeof *values);
+    int n = 0;
+    for (int i = 0; i < zt_n_keys; i++) {
+        const struct zt_key *k = &zt_keys[i];
+        if (is_said(ld, i))
+            values[n++] =
+                (struct zt_recipe_value){k->path, value_text(ld, k, cwd), ld->given[i].origin};
+    }
+    ld->settings->r.values = values;
+    ld->settings->r.n_values = n;
+    free(cwd);
+}
+
+/* Length of the sections that two dotted paths share, with the dot. */
+static size_t shared_sections(const char *a, const char *b)
+{
+    size_t len = 0;
+    for (size_t i = 0; a[i] && a[i] == b[i]; i++) {
+        if (a[i] == '.')
+            len = i + 1;
+    }
+    return len;
+}
+
+void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out)
+{
+    const char *before = "";
+    zt_str_printf(out, "# resolved for %d rank%s\n", r->n_ranks, r->n_ranks == 1 ? "" : "s");
+    for (int i = 0; i < r->n_values; i++) {
+        const struct zt_recipe_value *v = &r->values[i];
+        const char *p = v->key + shared_sections(before, v->key);
+        int indent = 0;
+        for (const char *q = v->key; q < p; q++)
+            indent += *q == '.' ? 2 : 0;
+        for (const char *dot; (dot = strchr(p, '.')); p = dot + 1, indent += 2)
+            zt_str_printf(out, "%*s%.*s:\n", indent, "", (int)(dot - p), p);
+        zt_str_printf(out, "%*s%s: %s # %s\n", indent, "", p, v->value, v->origin);
+        before = v->key;
+    }
+}
