@@ -94,7 +94,9 @@ struct zt_buf {
     const char *name; /* "grad h.3", "x h.2 mb1" */
     enum zt_cat cat;
     enum zt_arena_id arena;
-    size_t bytes; /* multiple of ZT_BUF_ALIGN */
+    size_t bytes;   /* multiple of ZT_BUF_ALIGN */
+    size_t used;    /* of bytes: what ops touch, padding of units included */
+    size_t padding; /* buffers of units: bytes that hold no parameter's value; else 0 */
     size_t offset;
     enum zt_dtype dtype;
     int unit, mb;    /* -1: none */
@@ -108,7 +110,8 @@ enum zt_role {
     ZT_R_SHARD,   /* this rank's slice of parameters */
     ZT_R_GRAD,    /* full gradient */
     ZT_R_GSHARD,  /* reduced slice */
-    ZT_R_STAGE,   /* reduce staging, cast gradients */
+    ZT_R_CAST,    /* full gradient in the type that travels */
+    ZT_R_STAGE,   /* reduced slice on its way into a GSHARD that accumulates */
     ZT_R_MASTER,
     ZT_R_M,
     ZT_R_V,
@@ -127,7 +130,7 @@ enum zt_role {
     ZT_R_STEP,
     ZT_R_VOTE,
     ZT_R_REQUEST,
-    ZT_R_RESULT, /* host copy of step block and vote */
+    ZT_R_RESULT, /* host: struct zt_step_result, zt_eval_record per rank, or logits */
     ZT_R_LOGITS,
     ZT_R_HGRAD, /* host copies of offload */
     ZT_R_HPARAM,
@@ -143,6 +146,45 @@ struct zt_access {
     size_t begin, end; /* bytes inside the buffer */
 };
 
+/*
+ * The rows and their operands. r, w, rw are modes; "own" is this rank's slice of a unit's buffer and
+ * comes before "others", the one or two ranges around it; [x] is there only when the plan says so.
+ * N is the size of the shard group. Rows on COMM run on COMPUTE when overlap_comm is false.
+ *
+ *   row         stream    operands
+ *   LOAD_BATCH  HOST      w HBATCH
+ *   COPY_BATCH  COPY_IN   r HBATCH, w BATCH
+ *   COUNT       COMM      r BATCH, w COUNT. Eval: this rank's tokens only (group 0)
+ *   GATHER      COMM      r SHARD, w PARAM
+ *   RELEASE     COMPUTE   r PARAM
+ *   FORWARD     COMPUTE   r PARAM per unit of the segment, r BATCH, [r X_IN], [w X_OUT], [w ACT],
+ *                         [w TMP]; head: [r COUNT, r STEP, w LOSS], [w LOGITS]
+ *   RECOMPUTE   COMPUTE   FORWARD again for its ACT; X_OUT is scratch of this row
+ *   BACKWARD    COMPUTE   [r PARAM per unit], r BATCH, [r X_IN], [rw ACT], [r DX_OUT], GRAD per unit,
+ *                         [w DX_IN], [w TMP]; head: r COUNT, r STEP, [w LOSS]
+ *                         GRAD with mode w: overwrite the whole buffer (zero what the segment has no
+ *                         gradient for, and the padding); rw: add
+ *   CAST        COMPUTE   r GRAD, w CAST
+ *   REDUCE      COMM      in place: rw GRAD own, r GRAD others; or r CAST, w GRAD own
+ *                         else: r GRAD or CAST, [w STAGE], GSHARD (w: overwrite, rw: add STAGE)
+ *                         N = 1: r GRAD (group 0, nothing travels)
+ *                         last_use: w PARTIAL of the unit, from the reduced slice
+ *   ALLGATHER   COMM      in place: r PARAM or GRAD own, w others; or r GSHARD, w GRAD
+ *   NORM        COMM      r PARTIAL, r LOSS (one record), r COUNT, w PARTIALS_ALL, rw STEP
+ *                         Eval: r LOSS (zt_eval_record), w PARTIALS_ALL
+ *   VOTE        COMM      r REQUEST, w VOTE, rw STEP
+ *   RESULT      COPY_OUT  r STEP, r VOTE, w RESULT. Eval: r PARTIALS_ALL, generate: r LOGITS
+ *   UPDATE      COMPUTE   r STEP, r GRAD or GSHARD, rw M, rw V, then fp32: rw PARAM or SHARD; 16 bits:
+ *                         rw MASTER, w PARAM or SHARD. Ranges are the same elements in all of them
+ *   STEP        COMPUTE   rw STEP
+ *   LOAD_UNIT   HOST      w HPARAM: fp32 values of the elements of PARAM or SHARD in the next row
+ *   FETCH       COPY_IN   init: r HPARAM, w PARAM or SHARD, [w MASTER], w M, w V (zeroed); MASTER may
+ *                         be a part ("own") of HPARAM. unit -1: w STEP
+ *
+ * With offload_optimizer: EVICT (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE on
+ * HOST: r STEP (inside RESULT), r HGRAD, rw M, rw V, rw MASTER, w HPARAM; FETCH r HPARAM, w PARAM
+ * or SHARD.
+ */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,
     ZT_OP_COPY_BATCH,
@@ -152,9 +194,9 @@ enum zt_op_kind {
     ZT_OP_FORWARD,
     ZT_OP_RECOMPUTE,
     ZT_OP_BACKWARD,
-    ZT_OP_CAST,      /* fp32 gradient -> communication type */
+    ZT_OP_CAST,      /* gradient -> communication type */
     ZT_OP_REDUCE,    /* reduce-scatter, accumulation and norm partial */
-    ZT_OP_ALLGATHER, /* in place: parameters (stages 1, 2), gradients (stage 0) */
+    ZT_OP_ALLGATHER, /* parameters (stages 1, 2), gradients (stage 0) */
     ZT_OP_NORM,
     ZT_OP_VOTE,
     ZT_OP_UPDATE,
@@ -194,7 +236,7 @@ struct zt_op {
     enum zt_stream_id stream;
     enum zt_predicate predicate;
     int unit, segment, mb; /* -1: none */
-    bool first_use;        /* BACKWARD: overwrites the gradients, REDUCE: overwrites the shard */
+    bool first_use;        /* BACKWARD, REDUCE: no operand is added to */
     bool last_use;         /* REDUCE: last micro-batch, write the norm partial */
     zt_axes group;         /* of a collective, else 0 */
     enum zt_dtype dtype;   /* type that travels */
@@ -268,13 +310,27 @@ struct zt_plan_config {
 
 /* ---- the plan ---- */
 
+/* The host's copy of what a step decided: RESULT of the train program. */
+struct zt_step_result {
+    struct zt_step_block sb;
+    struct zt_vote vote;
+};
+
+/* One rank's share of an evaluation batch; the host adds them up in rank order. */
+struct zt_eval_record {
+    double loss_sum;
+    struct zt_count count; /* of this rank; inv_tokens unused */
+};
+
 struct zt_ledger {
     size_t peak[ZT_N_ARENAS]; /* arena bytes: what will be allocated */
     /* At the op where the arenas of the device are fullest (device + shared), bytes by category. */
     size_t device[ZT_N_CATS];
-    size_t host[ZT_N_CATS];
-    size_t padding;       /* of all buffers above: bytes that hold no parameter */
-    size_t fragmentation; /* peak minus the bytes live there */
+    size_t host[ZT_N_CATS]; /* at the op where the host arena is fullest */
+    size_t padding;       /* of units on the device; counted out of device[] */
+    size_t fragmentation; /* device + shared peak minus the bytes live at that op */
+    enum zt_program_kind fullest_program;
+    int fullest_op;
     double sent[ZT_N_OP_KINDS]; /* bytes this rank sends in a train step, by op kind */
     double flops;               /* of a train step, this rank */
     double model_flops;         /* without recomputation */
@@ -306,22 +362,48 @@ int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg
                   struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
 void zt_plan_free(struct zt_plan *p);
 
+/*
+ * The norm record: what a rank contributes to NORM, as doubles. Partial of unit u at index u, loss sum
+ * of micro-batch m at n_units + m, then zeros up to a multiple of 64 bytes. PARTIALS_ALL holds one
+ * record per rank of the data group, in its order.
+ */
+static inline size_t zt_norm_record_bytes(const struct zt_plan *p)
+{
+    return (((size_t)p->n_units + (size_t)p->cfg.accum) * sizeof(double) + 63) / 64 * 64;
+}
+
+/*
+ * BATCH and HBATCH hold, for each micro-batch: tokens, targets, positions, seg_start, each
+ * (sequences, seq_len) int32.
+ */
+
 /* The op's operand with a role, the nth such (0 first); NULL when it has none. */
 const struct zt_access *zt_op_operand(const struct zt_program *prog, const struct zt_op *op,
                                       enum zt_role role, int nth);
 
 const char *zt_op_kind_name(enum zt_op_kind k);
 const char *zt_stream_name(enum zt_stream_id s);
+const char *zt_arena_name(enum zt_arena_id a);
 const char *zt_cat_name(enum zt_cat c);
 const char *zt_program_name(enum zt_program_kind k);
 
 /* ---- the passes, public for tests ---- */
 
-/* Units of a model for a shard group of n_shards; in plan->arena. */
+/*
+ * A plan with its units and nothing emitted; checks the configuration. ZT_EINPUT, or ZT_EUNSUPPORTED
+ * for what is understood but not carried out.
+ */
+int zt_plan_create(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
+                   struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Units of the model for a shard group of n_shards; in plan->arena. Deterministic, rank not read. */
 void zt_plan_units(struct zt_plan *p);
 
 /* Emit all programs of the configuration (offsets and waits not set). */
 int zt_plan_emit(struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Offsets of the persistent buffers, one after the other from 0 in each arena; their ends in base. */
+void zt_plan_layout(struct zt_plan *p, size_t base[ZT_N_ARENAS]);
 
 /*
  * Life of a buffer in op indices, [lo, hi]. hi >= n_ops means that it wraps into the next run of a

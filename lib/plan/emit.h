@@ -1,0 +1,162 @@
+/*
+ * emit.h: how the rows of a program are written down. Inside lib/plan only.
+ *
+ * A program is written front to back: zt_emit_op() starts a row, zt_emit_access() and
+ * zt_emit_whole() add its operands, and a buffer's first and last row follow from them. Persistent
+ * buffers are created first, before any program (struct zt_emit.prog NULL).
+ */
+#ifndef ZT_PLAN_EMIT_H
+#define ZT_PLAN_EMIT_H
+
+#include "plan/plan.h"
+
+/* What a ZeRO stage keeps whole, and what it does at the boundary; one row of the stage table. */
+struct zt_stage_rows {
+    bool params_full;  /* resident parameters; false: a slice, and GATHER/RELEASE around each use */
+    bool grads_full;   /* gradients accumulate in full; false: reduced after every micro-batch */
+    bool state_full;   /* master, m, v and UPDATE; false: this rank's slice */
+    bool gather_grads; /* boundary: all-gather the reduced gradients */
+    bool gather_params; /* boundary: all-gather the parameters after UPDATE */
+};
+
+/* Element types of a unit's gradient on its way. */
+struct zt_grad_types {
+    enum zt_dtype full, travel, reduced;
+    bool cast;     /* travel differs from full: CAST makes a copy */
+    bool in_place; /* the reduced slice replaces this rank's part of the full gradient */
+};
+
+struct zt_unit_state {
+    struct zt_grad_types types;
+    int64_t slice_real; /* elements of this rank's slice that are no padding */
+    int param;          /* persistent: full, or this rank's slice at stage 3 */
+    int master, m, v;   /* persistent; master -1: fp32 parameters are their own */
+    int grad;           /* full gradient being built; -1: none yet */
+    int cast;           /* CAST's copy of it */
+    int reduced;        /* buffer that holds the reduced slice; may be grad */
+    int final;          /* what UPDATE reads: reduced, or the all-gathered gradient */
+    int hgrad;          /* host copy of the reduced slice, with offload */
+};
+
+/* Units that a segment uses, in the order of its parameters. */
+struct zt_seg_units {
+    int n;
+    const int *units;
+};
+
+struct zt_batch_bufs {
+    int host, dev;
+    size_t mb_bytes; /* of one micro-batch */
+};
+
+/* One gathered copy of a unit and the steps that use it (gather.c). */
+struct zt_gather {
+    int unit;
+    int first, last; /* steps */
+    int issue;       /* the step before which it is gathered */
+    int buf;
+};
+
+/* A step: one segment forward, or backward with its recomputation. */
+struct zt_step {
+    int segment, mb;
+    bool backward;
+    int n_uses;
+    const int *uses; /* indices into zt_gathers.gathers, as zt_seg_units.units; stage 3 only */
+};
+
+struct zt_gathers {
+    int n;
+    struct zt_gather *gathers; /* by first use */
+    int next;                  /* not yet emitted */
+};
+
+struct zt_emit {
+    struct zt_plan *p;
+    struct zt_program *prog; /* being written; NULL: buffers are persistent */
+    struct zt_stage_rows rows;
+    enum zt_arena_id peer_arena;  /* where buffers that peers read lie */
+    enum zt_arena_id state_arena; /* of master, m, v */
+    int tick;
+    int64_t batch;                 /* sequences of a micro-batch of this program */
+    struct zt_segment_size *sizes; /* (n_segments) at this program's shape */
+    struct zt_seg_units *seg;      /* (n_segments) */
+    struct zt_unit_state *units;   /* (n_units) */
+    struct zt_batch_bufs train_batch;
+    int step, count, vote, record, request, result;
+    int eval_record, eval_result, logits_result;
+    struct zt_arena scratch; /* released when emission ends */
+};
+
+/* ---- writing (emit.c) ---- */
+
+/* A buffer: name, cat, arena, used, dtype, unit, mb and padding are the caller's; the rest is set.
+ */
+int zt_emit_buf(struct zt_emit *e, struct zt_buf b);
+
+/* A buffer of unit u: padded (full) or one slice; used and padding follow. */
+int zt_emit_unit_buf(struct zt_emit *e, int u, bool full, struct zt_buf b);
+
+/* Start a row. The pointer is valid until the next row. Unset unit, segment, mb are 0, not -1. */
+struct zt_op *zt_emit_op(struct zt_emit *e, enum zt_op_kind kind, enum zt_stream_id stream,
+                         int unit, int segment, int mb);
+void zt_emit_access(struct zt_emit *e, enum zt_role role, int mode, int buf, size_t begin,
+                    size_t end);
+void zt_emit_whole(struct zt_emit *e, enum zt_role role, int mode, int buf);
+
+/* This rank's slice of unit u's full buffer, and the bytes of it that the others own. */
+void zt_emit_own_slice(struct zt_emit *e, enum zt_role role, int mode, int buf);
+void zt_emit_other_slices(struct zt_emit *e, enum zt_role role, int mode, int buf);
+
+/* Make the row a collective of `count` elements per rank; each sends `bytes` * (n - 1) / n. */
+void zt_emit_collective(struct zt_emit *e, struct zt_op *op, zt_axes group, enum zt_dtype dtype,
+                        int64_t count, double bytes);
+
+/* Start a program at a shape: zt_emit.prog, sizes, batch. */
+void zt_emit_begin(struct zt_emit *e, enum zt_program_kind kind, int64_t batch, bool train);
+
+/* ---- parts of programs ---- */
+
+void zt_emit_state(struct zt_emit *e); /* persistent buffers (emit_state.c) */
+void zt_emit_init(struct zt_emit *e);
+void zt_emit_train(struct zt_emit *e); /* emit_train.c */
+void zt_emit_eval(struct zt_emit *e);  /* emit_eval.c */
+void zt_emit_generate(struct zt_emit *e);
+
+/* LOAD_BATCH and COPY_BATCH; COUNT of the global batch. */
+struct zt_batch_bufs zt_emit_batch_bufs(struct zt_emit *e, int accum);
+void zt_emit_load_batch(struct zt_emit *e, const struct zt_batch_bufs *b);
+void zt_emit_count(struct zt_emit *e);
+
+/* ---- rows of one segment (emit_compute.c) ---- */
+
+/* Where the passes of a program find their operands. -1: the program has no such buffer. */
+struct zt_compute {
+    const struct zt_batch_bufs *batch;
+    int loss, logits, count;
+    size_t loss_begin, count_begin; /* bytes */
+    bool train;                     /* what backward needs is kept, or made again by RECOMPUTE */
+    int *x;   /* (n_segments) output of each segment of the micro-batch under way */
+    int *act; /* saved activations */
+    int *dx;  /* gradient of x */
+};
+
+struct zt_compute zt_compute_new(struct zt_emit *e, const struct zt_batch_bufs *batch, bool train);
+void zt_emit_forward(struct zt_emit *e, struct zt_compute *c, const struct zt_step *s,
+                     const struct zt_gathers *g);
+void zt_emit_recompute(struct zt_emit *e, struct zt_compute *c, const struct zt_step *s,
+                       const struct zt_gathers *g);
+void zt_emit_backward(struct zt_emit *e, struct zt_compute *c, const struct zt_step *s,
+                      const struct zt_gathers *g);
+
+/* ---- prefetch window of stage 3 (gather.c) ---- */
+
+/* Which copies are gathered, kept and when they are issued. Fills steps[].uses. */
+void zt_gathers_plan(struct zt_emit *e, struct zt_step *steps, int n_steps, struct zt_gathers *out);
+void zt_emit_gathers(struct zt_emit *e, const struct zt_step *steps, int step,
+                     struct zt_gathers *g);
+void zt_emit_releases(struct zt_emit *e, const struct zt_step *s, int step,
+                      const struct zt_gathers *g);
+void zt_gathers_release(struct zt_gathers *g);
+
+#endif

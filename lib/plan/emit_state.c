@@ -1,0 +1,168 @@
+#include "plan/emit.h"
+
+/*
+ * What lives as long as the run: parameters, optimizer state, batch and control blocks; and the
+ * INIT program, which fills them.
+ */
+
+static const char *unit_name(struct zt_emit *e, const char *what, int u)
+{
+    return zt_arena_printf(&e->p->arena, "%s %s", what, e->p->units[u].name);
+}
+
+static void unit_state(struct zt_emit *e, int u)
+{
+    const enum zt_dtype dtype = e->p->cfg.dtype;
+    const bool full = e->rows.state_full;
+    struct zt_unit_state *s = &e->units[u];
+    const bool peers_read = !e->rows.params_full || e->rows.gather_params;
+    s->param = zt_emit_unit_buf(e, u, e->rows.params_full,
+                                (struct zt_buf){.name = unit_name(e, "param", u),
+                                                .cat = ZT_CAT_PARAM,
+                                                .arena = peers_read ? e->peer_arena : ZT_AR_DEVICE,
+                                                .dtype = dtype,
+                                                .mb = -1});
+    /* fp32 parameters are their own master, unless the master moved to the host. */
+    s->master = -1;
+    if (dtype != ZT_F32 || e->state_arena == ZT_AR_HOST)
+        s->master = zt_emit_unit_buf(e, u, full,
+                                     (struct zt_buf){.name = unit_name(e, "master", u),
+                                                     .cat = ZT_CAT_MASTER,
+                                                     .arena = e->state_arena,
+                                                     .dtype = ZT_F32,
+                                                     .mb = -1});
+    s->m = zt_emit_unit_buf(e, u, full,
+                            (struct zt_buf){.name = unit_name(e, "m", u),
+                                            .cat = ZT_CAT_OPT_M,
+                                            .arena = e->state_arena,
+                                            .dtype = ZT_F32,
+                                            .mb = -1});
+    s->v = zt_emit_unit_buf(e, u, full,
+                            (struct zt_buf){.name = unit_name(e, "v", u),
+                                            .cat = ZT_CAT_OPT_V,
+                                            .arena = e->state_arena,
+                                            .dtype = ZT_F32,
+                                            .mb = -1});
+}
+
+static int control(struct zt_emit *e, const char *name, enum zt_arena_id arena, size_t bytes)
+{
+    return zt_emit_buf(e, (struct zt_buf){.name = name,
+                                          .cat = ZT_CAT_CONTROL,
+                                          .arena = arena,
+                                          .used = bytes,
+                                          .dtype = ZT_I32,
+                                          .unit = -1,
+                                          .mb = -1});
+}
+
+void zt_emit_state(struct zt_emit *e)
+{
+    const struct zt_plan *p = e->p;
+    e->prog = NULL;
+    for (int u = 0; u < p->n_units; u++)
+        unit_state(e, u);
+    e->batch = p->cfg.micro_batch;
+    e->train_batch = zt_emit_batch_bufs(e, p->cfg.accum);
+    e->step = control(e, "step block", ZT_AR_DEVICE, sizeof(struct zt_step_block));
+    e->count = control(e, "count", e->peer_arena, sizeof(struct zt_count));
+    e->vote = control(e, "vote", e->peer_arena, sizeof(struct zt_vote));
+    e->record = control(e, "norm record", e->peer_arena, zt_norm_record_bytes(p));
+    e->request = control(e, "vote request", ZT_AR_HOST, sizeof(struct zt_vote_request));
+    e->result = control(e, "step result", ZT_AR_HOST, sizeof(struct zt_step_result));
+    if (p->cfg.eval_micro_batch > 0) {
+        const size_t ranks = (size_t)zt_group_size(&p->cfg.mesh, ZT_GROUP_DATA);
+        e->eval_record = control(e, "eval record", e->peer_arena, sizeof(struct zt_eval_record));
+        e->eval_result =
+            control(e, "eval result", ZT_AR_HOST, ranks * sizeof(struct zt_eval_record));
+    }
+    if (p->cfg.generate)
+        e->logits_result = control(e, "logits result", ZT_AR_HOST,
+                                   (size_t)p->model->cfg.vocab_size * sizeof(float));
+}
+
+struct zt_batch_bufs zt_emit_batch_bufs(struct zt_emit *e, int accum)
+{
+    enum { FIELDS = sizeof(struct zt_batch) / sizeof(const int32_t *) };
+    struct zt_batch_bufs b;
+    b.mb_bytes = FIELDS * sizeof(int32_t) * (size_t)e->batch * (size_t)e->p->cfg.seq_len;
+    struct zt_buf buf = {.name = "host batch",
+                         .cat = ZT_CAT_BATCH,
+                         .arena = ZT_AR_HOST,
+                         .used = (size_t)accum * b.mb_bytes,
+                         .dtype = ZT_I32,
+                         .unit = -1,
+                         .mb = -1};
+    b.host = zt_emit_buf(e, buf);
+    buf.name = "batch";
+    buf.arena = ZT_AR_DEVICE;
+    b.dev = zt_emit_buf(e, buf);
+    return b;
+}
+
+void zt_emit_load_batch(struct zt_emit *e, const struct zt_batch_bufs *b)
+{
+    const double bytes = (double)e->p->bufs[b->host].used;
+    struct zt_op *op = zt_emit_op(e, ZT_OP_LOAD_BATCH, ZT_ST_HOST, -1, -1, -1);
+    op->cost_kind = ZT_COST_HOST;
+    op->cost = bytes;
+    zt_emit_whole(e, ZT_R_HBATCH, ZT_WRITE, b->host);
+    op = zt_emit_op(e, ZT_OP_COPY_BATCH, ZT_ST_COPY_IN, -1, -1, -1);
+    op->cost_kind = ZT_COST_PCIE;
+    op->cost = bytes;
+    zt_emit_whole(e, ZT_R_HBATCH, ZT_READ, b->host);
+    zt_emit_whole(e, ZT_R_BATCH, ZT_WRITE, b->dev);
+}
+
+void zt_emit_count(struct zt_emit *e)
+{
+    struct zt_op *op = zt_emit_op(e, ZT_OP_COUNT, ZT_ST_COMM, -1, -1, -1);
+    /* An all-reduce is a reduce-scatter and an all-gather: the ring moves the bytes twice. */
+    zt_emit_collective(e, op, ZT_GROUP_DATA, ZT_I64, 1, 2 * sizeof(int64_t));
+    zt_emit_whole(e, ZT_R_BATCH, ZT_READ, e->train_batch.dev);
+    zt_emit_whole(e, ZT_R_COUNT, ZT_WRITE, e->count);
+}
+
+/* Values of one unit: host staging in fp32, then parameters, master and zeroed moments. */
+static void init_unit(struct zt_emit *e, int u)
+{
+    const struct zt_unit_state *s = &e->units[u];
+    const bool full = e->rows.params_full;
+    const int staging = zt_emit_unit_buf(e, u, full,
+                                         (struct zt_buf){.name = unit_name(e, "staging", u),
+                                                         .cat = ZT_CAT_STAGING,
+                                                         .arena = ZT_AR_HOST,
+                                                         .dtype = ZT_F32,
+                                                         .mb = -1});
+    const double bytes = (double)e->p->bufs[staging].used;
+    struct zt_op *op = zt_emit_op(e, ZT_OP_LOAD_UNIT, ZT_ST_HOST, u, -1, -1);
+    op->cost_kind = ZT_COST_HOST;
+    op->cost = bytes;
+    zt_emit_whole(e, ZT_R_HPARAM, ZT_WRITE, staging);
+
+    op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, -1);
+    op->dtype = ZT_F32;
+    op->cost_kind = ZT_COST_PCIE;
+    op->cost = bytes;
+    zt_emit_whole(e, ZT_R_HPARAM, ZT_READ, staging);
+    zt_emit_whole(e, full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
+    if (s->master >= 0)
+        zt_emit_whole(e, ZT_R_MASTER, ZT_WRITE, s->master);
+    zt_emit_whole(e, ZT_R_M, ZT_WRITE, s->m);
+    zt_emit_whole(e, ZT_R_V, ZT_WRITE, s->v);
+}
+
+void zt_emit_init(struct zt_emit *e)
+{
+    zt_emit_begin(e, ZT_PROG_INIT, e->p->cfg.micro_batch, true);
+    struct zt_op *op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, -1, -1, -1);
+    op->cost_kind = ZT_COST_PCIE;
+    op->cost = sizeof(struct zt_step_block);
+    zt_emit_whole(e, ZT_R_STEP, ZT_WRITE, e->step);
+    for (int u = 0; u < e->p->n_units; u++) {
+        e->tick = u;
+        init_unit(e, u);
+    }
+    zt_emit_load_batch(e, &e->train_batch);
+    zt_emit_count(e);
+}
