@@ -123,7 +123,7 @@ int zt_model_build(const struct zt_model_config *cfg, struct zt_arena *arena, st
         rc = zt_gpt2_describe(&m->cfg, arena, m, err);
         break;
     case ZT_MODEL_LLAMA:
-        rc = zt_err_set(err, ZT_EUNSUPPORTED, "model: llama is not carried out");
+        rc = zt_llama_describe(&m->cfg, arena, m, err);
         break;
     }
     *out = m;

@@ -133,6 +133,7 @@ struct zt_seg_call {
     int64_t logits_at;
 };
 
+/* forward and backward are NULL for a model type that can be planned but not run. */
 struct zt_model_ops {
     void (*size)(const struct zt_model *m, int segment, const struct zt_shape *shape,
                  struct zt_segment_size *out);

@@ -118,8 +118,6 @@ void zt_emit_recompute(struct zt_emit *e, struct zt_compute *c, const struct zt_
     op->cost_kind = ZT_COST_FLOP;
     op->cost = size->fwd_flops;
     read_weights(e, c, s, g);
-    zt_emit_whole(e, ZT_R_X_OUT, ZT_WRITE,
-                  segment_buf(e, "x again", s, seg, ZT_CAT_WORKSPACE, size->x_out));
     c->act[seg] = segment_buf(e, "act again", s, seg, ZT_CAT_ACT, size->act);
     zt_emit_whole(e, ZT_R_ACT, ZT_WRITE, c->act[seg]);
     write_scratch(e, s, size->fwd_tmp);
@@ -174,6 +172,6 @@ void zt_emit_backward(struct zt_emit *e, struct zt_compute *c, const struct zt_s
         c->dx[seg - 1] = segment_buf(e, "dx", s, seg - 1, ZT_CAT_ACT, e->sizes[seg - 1].x_out);
         zt_emit_whole(e, ZT_R_DX_IN, ZT_WRITE, c->dx[seg - 1]);
     }
-    write_scratch(e, s, size->bwd_tmp + (fused ? size->act : 0));
+    write_scratch(e, s, size->bwd_tmp);
     loss_operands(e, c, s, fused);
 }

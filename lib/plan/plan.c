@@ -4,7 +4,6 @@
 
 /* Sizes below stay far from overflow inside these bounds. */
 enum { MAX_SEQUENCES = 1 << 20, MAX_SEQ_LEN = 1 << 24, MAX_ACCUM = 1 << 16 };
-static const int64_t max_tokens = INT64_C(1) << 31; /* of a micro-batch: indices are int32 */
 static const int64_t max_params = INT64_C(1) << 50;
 
 static int check_range(const char *what, int64_t v, int64_t lo, int64_t hi, struct zt_err *err)
@@ -30,12 +29,11 @@ static int check_shape(const struct zt_model *m, const struct zt_plan_config *cf
     if (rc)
         return rc;
     const int64_t sequences = ZT_MAX(cfg->micro_batch, cfg->eval_micro_batch);
-    if (sequences > max_tokens / cfg->seq_len)
-        return zt_err_set(
-            err, ZT_EINPUT,
-            "a micro-batch of %lld sequences of %lld tokens is more than %lld tokens; "
-            "use a smaller micro-batch",
-            (long long)sequences, (long long)cfg->seq_len, (long long)max_tokens);
+    if (sequences > INT32_MAX / cfg->seq_len)
+        return zt_err_set(err, ZT_EINPUT,
+                          "a micro-batch of %lld sequences of %lld tokens is more than %d tokens; "
+                          "use a smaller micro-batch",
+                          (long long)sequences, (long long)cfg->seq_len, INT32_MAX);
     if (m->cfg.type == ZT_MODEL_GPT2 && cfg->seq_len > m->cfg.n_positions)
         return zt_err_set(err, ZT_EINPUT,
                           "sequences of %lld tokens do not fit a model of %lld positions "

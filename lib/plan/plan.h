@@ -1,9 +1,10 @@
 /*
  * plan.h: the plan is the program.
  *
- * For one rank, a plan is a few *programs* (init, train step, eval, generate, ...), each an immutable
- * list of *ops* on *streams*, reading and writing byte ranges of *buffers* at fixed offsets in a few
- * *arenas*. It is made from a model, a configuration and (rank, mesh) alone; no device is needed.
+ * For one rank, a plan is a few *programs* (init, train step, eval, generate, ...), each an
+ * immutable list of *ops* on *streams*, reading and writing byte ranges of *buffers* at fixed
+ * offsets in a few *arenas*. It is made from a model, a configuration and (rank, mesh) alone; no
+ * device is needed.
  *
  *     zt_plan_build:  units -> emission -> lifetimes -> packing -> hazards -> verifier -> ledger
  *
@@ -21,10 +22,10 @@
  *   print.c     --schedule, tables, JSON
  *
  * Rules kept everywhere (DESIGN 1):
- *  - Every op declares every byte range it touches. The ranges of one op are disjoint unless they are
- *    the same buffer. The first access of a transient is a write; accumulating is READ|WRITE.
- *  - Emission depends on the coordinates of a rank only through its slice index, so that all ranks of
- *    a group issue the same collectives in the same order.
+ *  - Every op declares every byte range it touches. The ranges of one op are disjoint unless they
+ * are the same buffer. The first access of a transient is a write; accumulating is READ|WRITE.
+ *  - Emission depends on the coordinates of a rank only through its slice index, so that all ranks
+ * of a group issue the same collectives in the same order.
  *  - A plan that does not verify is never run.
  */
 #ifndef ZT_PLAN_PLAN_H
@@ -59,13 +60,13 @@ enum zt_cat {
     ZT_CAT_MASTER,     /* fp32 master weights */
     ZT_CAT_OPT_M,
     ZT_CAT_OPT_V,
-    ZT_CAT_GATHER,     /* gathered parameters (stage 3) */
-    ZT_CAT_REDUCE,     /* reduce staging */
-    ZT_CAT_ACT,        /* residual stream, saved activations and their gradients */
-    ZT_CAT_WORKSPACE,  /* scratch of one op */
-    ZT_CAT_BATCH,      /* tokens, targets, ... on device and host */
-    ZT_CAT_CONTROL,    /* step block, counts, votes, partials, results */
-    ZT_CAT_STAGING,    /* host copies on their way: offload, loading */
+    ZT_CAT_GATHER,    /* gathered parameters (stage 3) */
+    ZT_CAT_REDUCE,    /* reduce staging */
+    ZT_CAT_ACT,       /* residual stream, saved activations and their gradients */
+    ZT_CAT_WORKSPACE, /* scratch of one op */
+    ZT_CAT_BATCH,     /* tokens, targets, ... on device and host */
+    ZT_CAT_CONTROL,   /* step block, counts, votes, partials, results */
+    ZT_CAT_STAGING,   /* host copies on their way: offload, loading */
     ZT_N_CATS,
 };
 
@@ -73,9 +74,9 @@ enum zt_cat {
 
 /*
  * A unit: what is gathered, reduced and updated together; a run of parameters. Tensor i starts at
- * `param_off[i - first_param]`, a multiple of 64 elements; the unit is padded so that its equal slices
- * are multiples of 64 too. Member r of the shard group owns elements [r, r+1) * slice_elems. Padding
- * stays zero.
+ * `param_off[i - first_param]`, a multiple of 64 elements; the unit is padded so that its equal
+ * slices are multiples of 64 too. Member r of the shard group owns elements [r, r+1) * slice_elems.
+ * Padding stays zero.
  */
 struct zt_unit {
     const char *name;
@@ -106,12 +107,12 @@ struct zt_buf {
 
 /* What an operand is for: how the engine finds it. */
 enum zt_role {
-    ZT_R_PARAM,   /* the unit's parameters as compute reads them (full or gathered) */
-    ZT_R_SHARD,   /* this rank's slice of parameters */
-    ZT_R_GRAD,    /* full gradient */
-    ZT_R_GSHARD,  /* reduced slice */
-    ZT_R_CAST,    /* full gradient in the type that travels */
-    ZT_R_STAGE,   /* reduced slice on its way into a GSHARD that accumulates */
+    ZT_R_PARAM,  /* the unit's parameters as compute reads them (full or gathered) */
+    ZT_R_SHARD,  /* this rank's slice of parameters */
+    ZT_R_GRAD,   /* full gradient */
+    ZT_R_GSHARD, /* reduced slice */
+    ZT_R_CAST,   /* full gradient in the type that travels */
+    ZT_R_STAGE,  /* reduced slice on its way into a GSHARD that accumulates */
     ZT_R_MASTER,
     ZT_R_M,
     ZT_R_V,
@@ -147,9 +148,9 @@ struct zt_access {
 };
 
 /*
- * The rows and their operands. r, w, rw are modes; "own" is this rank's slice of a unit's buffer and
- * comes before "others", the one or two ranges around it; [x] is there only when the plan says so.
- * N is the size of the shard group. Rows on COMM run on COMPUTE when overlap_comm is false.
+ * The rows and their operands. r, w, rw are modes; "own" is this rank's slice of a unit's buffer
+ * and comes before "others", the one or two ranges around it; [x] is there only when the plan says
+ * so. N is the size of the shard group. Rows on COMM run on COMPUTE when overlap_comm is false.
  *
  *   row         stream    operands
  *   LOAD_BATCH  HOST      w HBATCH
@@ -159,13 +160,11 @@ struct zt_access {
  *   RELEASE     COMPUTE   r PARAM
  *   FORWARD     COMPUTE   r PARAM per unit of the segment, r BATCH, [r X_IN], [w X_OUT], [w ACT],
  *                         [w TMP]; head: [r COUNT, r STEP, w LOSS], [w LOGITS]
- *   RECOMPUTE   COMPUTE   FORWARD again for its ACT; X_OUT is scratch of this row
- *   BACKWARD    COMPUTE   [r PARAM per unit], r BATCH, [r X_IN], [rw ACT], [r DX_OUT], GRAD per unit,
- *                         [w DX_IN], [w TMP]; head: r COUNT, r STEP, [w LOSS]
- *                         GRAD with mode w: overwrite the whole buffer (zero what the segment has no
- *                         gradient for, and the padding); rw: add
- *   CAST        COMPUTE   r GRAD, w CAST
- *   REDUCE      COMM      in place: rw GRAD own, r GRAD others; or r CAST, w GRAD own
+ *   RECOMPUTE   COMPUTE   FORWARD again for its ACT, without X_OUT
+ *   BACKWARD    COMPUTE   [r PARAM per unit], r BATCH, [r X_IN], [rw ACT], [r DX_OUT], GRAD per
+ * unit, [w DX_IN], [w TMP]; head: r COUNT, r STEP, [w LOSS] GRAD with mode w: overwrite the whole
+ * buffer (zero what the segment has no gradient for, and the padding); rw: add CAST        COMPUTE
+ * r GRAD, w CAST REDUCE      COMM      in place: rw GRAD own, r GRAD others; or r CAST, w GRAD own
  *                         else: r GRAD or CAST, [w STAGE], GSHARD (w: overwrite, rw: add STAGE)
  *                         N = 1: r GRAD (group 0, nothing travels)
  *                         last_use: w PARTIAL of the unit, from the reduced slice
@@ -174,23 +173,22 @@ struct zt_access {
  *                         Eval: r LOSS (zt_eval_record), w PARTIALS_ALL
  *   VOTE        COMM      r REQUEST, w VOTE, rw STEP
  *   RESULT      COPY_OUT  r STEP, r VOTE, w RESULT. Eval: r PARTIALS_ALL, generate: r LOGITS
- *   UPDATE      COMPUTE   r STEP, r GRAD or GSHARD, rw M, rw V, then fp32: rw PARAM or SHARD; 16 bits:
- *                         rw MASTER, w PARAM or SHARD. Ranges are the same elements in all of them
- *   STEP        COMPUTE   rw STEP
- *   LOAD_UNIT   HOST      w HPARAM: fp32 values of the elements of PARAM or SHARD in the next row
- *   FETCH       COPY_IN   init: r HPARAM, w PARAM or SHARD, [w MASTER], w M, w V (zeroed); MASTER may
- *                         be a part ("own") of HPARAM. unit -1: w STEP
+ *   UPDATE      COMPUTE   r STEP, r GRAD or GSHARD, rw M, rw V, then fp32: rw PARAM or SHARD; 16
+ * bits: rw MASTER, w PARAM or SHARD. Ranges are the same elements in all of them STEP COMPUTE   rw
+ * STEP LOAD_UNIT   HOST      w HPARAM: fp32 values of the elements of PARAM or SHARD in the next
+ * row FETCH       COPY_IN   init: r HPARAM, w PARAM or SHARD, [w MASTER], w M, w V (zeroed); MASTER
+ * may be a part ("own") of HPARAM. unit -1: w STEP
  *
- * With offload_optimizer: EVICT (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE on
- * HOST: r STEP (inside RESULT), r HGRAD, rw M, rw V, rw MASTER, w HPARAM; FETCH r HPARAM, w PARAM
- * or SHARD.
+ * With offload_optimizer: EVICT (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE
+ * on HOST: r STEP (inside RESULT), r HGRAD, rw M, rw V, rw MASTER, w HPARAM; FETCH r HPARAM, w
+ * PARAM or SHARD.
  */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,
     ZT_OP_COPY_BATCH,
     ZT_OP_COUNT,
-    ZT_OP_GATHER,    /* all-gather of parameters into a gather buffer (stage 3) */
-    ZT_OP_RELEASE,   /* the gathered bytes are free from here on */
+    ZT_OP_GATHER,  /* all-gather of parameters into a gather buffer (stage 3) */
+    ZT_OP_RELEASE, /* the gathered bytes are free from here on */
     ZT_OP_FORWARD,
     ZT_OP_RECOMPUTE,
     ZT_OP_BACKWARD,
@@ -201,11 +199,11 @@ enum zt_op_kind {
     ZT_OP_VOTE,
     ZT_OP_UPDATE,
     ZT_OP_STEP,
-    ZT_OP_RESULT,  /* step block and vote -> host */
-    ZT_OP_FETCH,   /* host -> device */
-    ZT_OP_EVICT,   /* device -> host */
-    ZT_OP_READ,    /* disk -> host */
-    ZT_OP_WRITE,   /* host -> disk */
+    ZT_OP_RESULT, /* step block and vote -> host */
+    ZT_OP_FETCH,  /* host -> device */
+    ZT_OP_EVICT,  /* device -> host */
+    ZT_OP_READ,   /* disk -> host */
+    ZT_OP_WRITE,  /* host -> disk */
     ZT_OP_SEND,
     ZT_OP_RECV,
     ZT_OP_LOAD_UNIT, /* host: fill staging with initial or loaded values of the unit */
@@ -216,7 +214,7 @@ enum zt_op_kind {
 enum zt_cost_kind {
     ZT_COST_NONE,
     ZT_COST_FLOP,
-    ZT_COST_NET,  /* bytes before the ring's factor (group-1)/group: the whole unit, not a slice */
+    ZT_COST_NET, /* bytes before the ring's factor (group-1)/group: the whole unit, not a slice */
     ZT_COST_PCIE,
     ZT_COST_HOST, /* host memory bytes */
     ZT_COST_HBM,  /* device memory bytes */
@@ -291,7 +289,7 @@ struct zt_plan_config {
     struct zt_mesh mesh;
     enum zt_dtype dtype; /* ZT_F32, ZT_BF16, ZT_F16: parameters, activations, 16-bit gradients */
     int64_t micro_batch, seq_len;
-    int accum; /* micro-batches of a step */
+    int accum;                /* micro-batches of a step */
     int64_t eval_micro_batch; /* 0: no eval program */
     bool generate;            /* a program for text samples (batch 1) */
     enum zt_recompute recompute;
@@ -327,8 +325,8 @@ struct zt_ledger {
     /* At the op where the arenas of the device are fullest (device + shared), bytes by category. */
     size_t device[ZT_N_CATS];
     size_t host[ZT_N_CATS]; /* at the op where the host arena is fullest */
-    size_t padding;       /* of units on the device; counted out of device[] */
-    size_t fragmentation; /* device + shared peak minus the bytes live at that op */
+    size_t padding;         /* of units on the device; counted out of device[] */
+    size_t fragmentation;   /* device + shared peak minus the bytes live at that op */
     enum zt_program_kind fullest_program;
     int fullest_op;
     double sent[ZT_N_OP_KINDS]; /* bytes this rank sends in a train step, by op kind */
@@ -355,17 +353,17 @@ struct zt_plan {
 };
 
 /*
- * Build and verify. The plan keeps pointers to model and profile. ZT_EINPUT: the configuration cannot
- * be planned; ZT_EVERIFY: our mistake.
+ * Build and verify. The plan keeps pointers to model and profile. ZT_EINPUT: the configuration
+ * cannot be planned; ZT_EVERIFY: our mistake.
  */
 int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
                   struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
 void zt_plan_free(struct zt_plan *p);
 
 /*
- * The norm record: what a rank contributes to NORM, as doubles. Partial of unit u at index u, loss sum
- * of micro-batch m at n_units + m, then zeros up to a multiple of 64 bytes. PARTIALS_ALL holds one
- * record per rank of the data group, in its order.
+ * The norm record: what a rank contributes to NORM, as doubles. Partial of unit u at index u, loss
+ * sum of micro-batch m at n_units + m, then zeros up to a multiple of 64 bytes. PARTIALS_ALL holds
+ * one record per rank of the data group, in its order.
  */
 static inline size_t zt_norm_record_bytes(const struct zt_plan *p)
 {
@@ -390,19 +388,21 @@ const char *zt_program_name(enum zt_program_kind k);
 /* ---- the passes, public for tests ---- */
 
 /*
- * A plan with its units and nothing emitted; checks the configuration. ZT_EINPUT, or ZT_EUNSUPPORTED
- * for what is understood but not carried out.
+ * A plan with its units and nothing emitted; checks the configuration. ZT_EINPUT, or
+ * ZT_EUNSUPPORTED for what is understood but not carried out.
  */
 int zt_plan_create(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
                    struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
 
-/* Units of the model for a shard group of n_shards; in plan->arena. Deterministic, rank not read. */
+/* Units of the model for a shard group of n_shards; in plan->arena. Deterministic, rank not read.
+ */
 void zt_plan_units(struct zt_plan *p);
 
 /* Emit all programs of the configuration (offsets and waits not set). */
 int zt_plan_emit(struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
 
-/* Offsets of the persistent buffers, one after the other from 0 in each arena; their ends in base. */
+/* Offsets of the persistent buffers, one after the other from 0 in each arena; their ends in base.
+ */
 void zt_plan_layout(struct zt_plan *p, size_t base[ZT_N_ARENAS]);
 
 /*
@@ -522,8 +522,8 @@ void zt_print_state_table(double n_params, int n_ranks, struct zt_str *out);
 
 /*
  * Resident model state of a rank, bytes: stage 0 16P; 1: 4P + 12P/N; 2: 2P + 14P/N; 3: 16P/N
- * (Rajbhandari et al., ZeRO, SC 2020, section 3; 2-byte parameters and gradients, 12 bytes of master,
- * m, v).
+ * (Rajbhandari et al., ZeRO, SC 2020, section 3; 2-byte parameters and gradients, 12 bytes of
+ * master, m, v).
  */
 double zt_state_bytes(double n_params, int stage, int n_ranks);
 
