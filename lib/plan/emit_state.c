@@ -123,28 +123,28 @@ void zt_emit_count(struct zt_emit *e)
     zt_emit_whole(e, ZT_R_COUNT, ZT_WRITE, e->count);
 }
 
-/* Values of one unit: host staging in fp32, then parameters, master and zeroed moments. */
-static void init_unit(struct zt_emit *e, int u)
+/*
+ * Values of one unit: fp32 on the host, then parameters, master and zeroed moments. The staging is
+ * as large as the largest unit and used again for each, so that starting takes no more host memory.
+ */
+static void init_unit(struct zt_emit *e, int u, int staging)
 {
+    const struct zt_unit *unit = &e->p->units[u];
     const struct zt_unit_state *s = &e->units[u];
     const bool full = e->rows.params_full;
-    const int staging = zt_emit_unit_buf(e, u, full,
-                                         (struct zt_buf){.name = unit_name(e, "staging", u),
-                                                         .cat = ZT_CAT_STAGING,
-                                                         .arena = ZT_AR_HOST,
-                                                         .dtype = ZT_F32,
-                                                         .mb = -1});
-    const double bytes = (double)e->p->bufs[staging].used;
+    const size_t bytes =
+        (size_t)(full ? unit->padded_elems : unit->slice_elems) * zt_dtype_bytes(ZT_F32);
     struct zt_op *op = zt_emit_op(e, ZT_OP_LOAD_UNIT, ZT_ST_HOST, u, -1, -1);
+    op->dtype = ZT_F32;
     op->cost_kind = ZT_COST_HOST;
-    op->cost = bytes;
-    zt_emit_whole(e, ZT_R_HPARAM, ZT_WRITE, staging);
+    op->cost = (double)bytes;
+    zt_emit_access(e, ZT_R_HPARAM, ZT_WRITE, staging, 0, bytes);
 
     op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, -1);
     op->dtype = ZT_F32;
     op->cost_kind = ZT_COST_PCIE;
-    op->cost = bytes;
-    zt_emit_whole(e, ZT_R_HPARAM, ZT_READ, staging);
+    op->cost = (double)bytes;
+    zt_emit_access(e, ZT_R_HPARAM, ZT_READ, staging, 0, bytes);
     zt_emit_whole(e, full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
     if (s->master >= 0)
         zt_emit_whole(e, ZT_R_MASTER, ZT_WRITE, s->master);
@@ -152,16 +152,33 @@ static void init_unit(struct zt_emit *e, int u)
     zt_emit_whole(e, ZT_R_V, ZT_WRITE, s->v);
 }
 
+static int staging_buf(struct zt_emit *e)
+{
+    int64_t most = 0;
+    for (int u = 0; u < e->p->n_units; u++) {
+        const struct zt_unit *unit = &e->p->units[u];
+        most = ZT_MAX(most, e->rows.params_full ? unit->padded_elems : unit->slice_elems);
+    }
+    return zt_emit_buf(e, (struct zt_buf){.name = "staging",
+                                          .cat = ZT_CAT_STAGING,
+                                          .arena = ZT_AR_HOST,
+                                          .used = (size_t)most * zt_dtype_bytes(ZT_F32),
+                                          .dtype = ZT_F32,
+                                          .unit = -1,
+                                          .mb = -1});
+}
+
 void zt_emit_init(struct zt_emit *e)
 {
     zt_emit_begin(e, ZT_PROG_INIT, e->p->cfg.micro_batch, true);
+    const int staging = staging_buf(e);
     struct zt_op *op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, -1, -1, -1);
     op->cost_kind = ZT_COST_PCIE;
     op->cost = sizeof(struct zt_step_block);
     zt_emit_whole(e, ZT_R_STEP, ZT_WRITE, e->step);
     for (int u = 0; u < e->p->n_units; u++) {
         e->tick = u;
-        init_unit(e, u);
+        init_unit(e, u, staging);
     }
     zt_emit_load_batch(e, &e->train_batch);
     zt_emit_count(e);

@@ -199,7 +199,6 @@ static void reduce_units(struct zt_emit *e, int segment, int mb)
 static void emit_decision(struct zt_emit *e)
 {
     const struct zt_plan *p = e->p;
-    const size_t partials = (size_t)p->n_units * sizeof(struct zt_norm_partial);
     const size_t record = zt_norm_record_bytes(p);
     const size_t ranks = (size_t)zt_group_size(&p->cfg.mesh, ZT_GROUP_DATA);
     const int all = zt_emit_buf(e, (struct zt_buf){.name = "all norm records",
@@ -212,8 +211,7 @@ static void emit_decision(struct zt_emit *e)
     struct zt_op *op = zt_emit_op(e, ZT_OP_NORM, ZT_ST_COMM, -1, -1, -1);
     zt_emit_collective(e, op, ZT_GROUP_DATA, ZT_F64, (int64_t)(record / sizeof(double)),
                        (double)(ranks * record));
-    zt_emit_access(e, ZT_R_PARTIAL, ZT_READ, e->record, 0, partials);
-    zt_emit_access(e, ZT_R_LOSS, ZT_READ, e->record, partials, record);
+    zt_emit_whole(e, ZT_R_PARTIAL, ZT_READ, e->record);
     zt_emit_whole(e, ZT_R_COUNT, ZT_READ, e->count);
     zt_emit_whole(e, ZT_R_PARTIALS_ALL, ZT_WRITE, all);
     zt_emit_whole(e, ZT_R_STEP, ZT_READ | ZT_WRITE, e->step);

@@ -9,7 +9,8 @@
  *     zt_plan_build:  units -> emission -> lifetimes -> packing -> hazards -> verifier -> ledger
  *
  *   units.c     tensors -> units with aligned slices
- *   emit.c      the rows; the stage table is here and nowhere else
+ *   emit*.c     the rows; the stage table is in emit.c and nowhere else
+ *   gather.c    prefetch window of stage 3
  *   lifetime.c  when each transient is live, widened by a simulated schedule
  *   pack.c      offsets
  *   hazard.c    waits, pruned with vector clocks
@@ -19,6 +20,7 @@
  *   profile.c   rates of the simulator
  *   schedule.c  the passes in order, choice of the backlog
  *   ledger.c    bytes by category, bytes sent, FLOPs
+ *   plan.c, build.c  checks, names; everything in order
  *   print.c     --schedule, tables, JSON
  *
  * Rules kept everywhere (DESIGN 1):
@@ -169,7 +171,7 @@ struct zt_access {
  *                         N = 1: r GRAD (group 0, nothing travels)
  *                         last_use: w PARTIAL of the unit, from the reduced slice
  *   ALLGATHER   COMM      in place: r PARAM or GRAD own, w others; or r GSHARD, w GRAD
- *   NORM        COMM      r PARTIAL, r LOSS (one record), r COUNT, w PARTIALS_ALL, rw STEP
+ *   NORM        COMM      r PARTIAL (the whole norm record), r COUNT, w PARTIALS_ALL, rw STEP
  *                         Eval: r LOSS (zt_eval_record), w PARTIALS_ALL
  *   VOTE        COMM      r REQUEST, w VOTE, rw STEP
  *   RESULT      COPY_OUT  r STEP, r VOTE, w RESULT. Eval: r PARTIALS_ALL, generate: r LOGITS

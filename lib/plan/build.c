@@ -1,0 +1,29 @@
+#include "plan/plan.h"
+
+int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
+                  struct zt_plan **out, struct zt_err *err)
+{
+    struct zt_plan *p;
+    *out = NULL;
+    int rc = zt_plan_create(model, cfg, rank, &p, err);
+    if (rc)
+        return rc;
+    rc = zt_plan_emit(p, err);
+    if (rc)
+        goto fail;
+    size_t base[ZT_N_ARENAS];
+    zt_plan_layout(p, base);
+    memcpy(p->ledger.peak, base, sizeof base);
+    for (int k = 0; k < ZT_N_PROGRAMS; k++)
+        if (p->programs[k].n_ops > 0)
+            zt_schedule_program(p, (enum zt_program_kind)k, cfg->backlog, base, p->ledger.peak);
+    rc = zt_verify(p, err);
+    if (rc)
+        goto fail;
+    zt_plan_ledger(p);
+    *out = p;
+    return 0;
+fail:
+    zt_plan_free(p);
+    return rc;
+}

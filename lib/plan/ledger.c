@@ -1,0 +1,137 @@
+#include "plan/plan.h"
+
+/*
+ * The ledger counts what the arenas hold at the fullest op of all programs: live buffers by
+ * category, then the padding inside them, then what packing leaves between them.
+ */
+
+/* Bytes of arenas [first, last] live at each op of a program; (n_ops). */
+static size_t *live_bytes(const struct zt_plan *p, int n_ops, const struct zt_life *life,
+                          enum zt_arena_id first, enum zt_arena_id last)
+{
+    size_t *live = zt_xcalloc((size_t)n_ops + 1, sizeof *live);
+    size_t sum = 0;
+    for (int b = 0; b < p->n_bufs; b++) {
+        const struct zt_buf *buf = &p->bufs[b];
+        if (buf->arena < first || buf->arena > last || life[b].hi < life[b].lo)
+            continue;
+        live[life[b].lo] += buf->bytes;
+        if (life[b].hi >= n_ops) { /* wraps: also live up to hi - n_ops of the next run */
+            live[0] += buf->bytes;
+            live[life[b].hi - n_ops + 1] -= buf->bytes;
+        } else {
+            live[life[b].hi + 1] -= buf->bytes;
+        }
+    }
+    for (int i = 0; i < n_ops; i++)
+        live[i] = sum += live[i]; /* differences modulo 2^64 add up exactly */
+    return live;
+}
+
+static bool alive_at(const struct zt_life *l, int op, int n_ops)
+{
+    return (l->lo <= op && op <= l->hi) || op + n_ops <= l->hi;
+}
+
+/* The categories of arenas [first, last] at one op; padding apart when asked for. */
+static void count_categories(const struct zt_plan *p, int op, int n_ops, const struct zt_life *life,
+                             enum zt_arena_id first, enum zt_arena_id last, size_t bytes[ZT_N_CATS],
+                             size_t *padding)
+{
+    memset(bytes, 0, ZT_N_CATS * sizeof *bytes);
+    for (int b = 0; b < p->n_bufs; b++) {
+        const struct zt_buf *buf = &p->bufs[b];
+        if (buf->arena < first || buf->arena > last || !alive_at(&life[b], op, n_ops))
+            continue;
+        bytes[buf->cat] += buf->bytes;
+        if (padding) {
+            bytes[buf->cat] -= buf->padding;
+            *padding += buf->padding;
+        }
+    }
+}
+
+/* Raise the ledger's fullest ops by one program; *device and *host are the most bytes so far. */
+static void count_program(struct zt_plan *p, enum zt_program_kind k, size_t *device, size_t *host)
+{
+    const struct zt_program *prog = &p->programs[k];
+    struct zt_ledger *l = &p->ledger;
+    const int n = prog->n_ops;
+    struct zt_life *life = zt_xcalloc((size_t)p->n_bufs, sizeof *life);
+    zt_lifetimes_widened(p, k, prog->backlog, life);
+    size_t *on_device = live_bytes(p, n, life, ZT_AR_DEVICE, ZT_AR_SHARED);
+    size_t *on_host = live_bytes(p, n, life, ZT_AR_HOST, ZT_AR_HOST);
+    int fullest_host = -1;
+    bool fuller = false;
+    for (int i = 0; i < n; i++) {
+        if (on_device[i] > *device) {
+            *device = on_device[i];
+            l->fullest_program = k;
+            l->fullest_op = i;
+            fuller = true;
+        }
+        if (on_host[i] > *host) {
+            *host = on_host[i];
+            fullest_host = i;
+        }
+    }
+    if (fuller) {
+        l->padding = 0;
+        count_categories(p, l->fullest_op, n, life, ZT_AR_DEVICE, ZT_AR_SHARED, l->device,
+                         &l->padding);
+    }
+    if (fullest_host >= 0)
+        count_categories(p, fullest_host, n, life, ZT_AR_HOST, ZT_AR_HOST, l->host, NULL);
+    free(on_device);
+    free(on_host);
+    free(life);
+}
+
+static double model_flops(const struct zt_plan *p)
+{
+    const struct zt_plan_config *cfg = &p->cfg;
+    const struct zt_shape shape = {.batch = cfg->micro_batch,
+                                   .seq_len = cfg->seq_len,
+                                   .dtype = cfg->dtype,
+                                   .dev_kind = cfg->dev_kind,
+                                   .n_threads = cfg->n_threads,
+                                   .train = true};
+    return zt_model_train_flops_per_token(p->model, &shape) * (double)cfg->micro_batch *
+           (double)cfg->seq_len * cfg->accum;
+}
+
+/* Parameters and gradients of e bytes, m and v, and a master where e is 2. */
+static double formula_bytes(double n, double e, int stage, int n_ranks)
+{
+    const double state = e == 2 ? 12 : 8;
+    const double full[4] = {2 * e + state, 2 * e, e, 0};
+    const double sharded[4] = {0, state, e + state, 2 * e + state};
+    return n * full[stage] + n * sharded[stage] / n_ranks;
+}
+
+double zt_state_bytes(double n_params, int stage, int n_ranks)
+{
+    return formula_bytes(n_params, 2, stage, n_ranks);
+}
+
+void zt_plan_ledger(struct zt_plan *p)
+{
+    struct zt_ledger *l = &p->ledger;
+    const struct zt_program *train = &p->programs[ZT_PROG_TRAIN];
+    size_t device = 0, host = 0;
+    for (int k = 0; k < ZT_N_PROGRAMS; k++)
+        if (p->programs[k].n_ops > 0)
+            count_program(p, (enum zt_program_kind)k, &device, &host);
+    l->fragmentation = l->peak[ZT_AR_DEVICE] + l->peak[ZT_AR_SHARED] - device;
+    memset(l->sent, 0, sizeof l->sent);
+    l->flops = 0;
+    for (int i = 0; i < train->n_ops; i++) {
+        const struct zt_op *op = &train->ops[i];
+        l->sent[op->kind] += op->bytes_sent;
+        if (op->cost_kind == ZT_COST_FLOP)
+            l->flops += op->cost;
+    }
+    l->model_flops = model_flops(p);
+    l->formula_bytes = formula_bytes(
+        (double)p->model->n_elems, (double)zt_dtype_bytes(p->cfg.dtype), p->cfg.stage, p->n_shards);
+}
