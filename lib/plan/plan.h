@@ -367,7 +367,7 @@ void zt_plan_free(struct zt_plan *p);
  * sum of micro-batch m at n_units + m, then zeros up to a multiple of 64 bytes. PARTIALS_ALL holds
  * one record per rank of the data group, in its order.
  */
-static inline size_t zt_norm_record_bytes(const struct zt_plan *p)
+static inline size_t zt_plan_norm_record_bytes(const struct zt_plan *p)
 {
     return (((size_t)p->n_units + (size_t)p->cfg.accum) * sizeof(double) + 63) / 64 * 64;
 }
