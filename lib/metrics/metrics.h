@@ -1,0 +1,47 @@
+/*
+ * metrics.h: the numbers of one training step as a JSON line (metrics.jsonl, and a worker's report
+ * to the front end) and as the line that a person reads. Pure functions; nothing is printed here.
+ *
+ * A number that is not known or not finite is NAN here and null there, so that the line is JSON
+ * whatever training did. Numbers are written with as many digits as give the same double again.
+ */
+#ifndef ZT_METRICS_METRICS_H
+#define ZT_METRICS_METRICS_H
+
+#include "base/err.h"
+#include "base/str.h"
+
+struct zt_metrics {
+    int64_t step;             /* 1-based: steps done */
+    double loss;              /* mean over the step's unmasked tokens, all ranks */
+    double lr;                /* of this step */
+    double grad_norm;         /* global, unscaled, before clipping */
+    double grad_norm_clipped; /* and after */
+    double loss_scale;        /* 1 unless fp16 */
+    int64_t skipped;          /* steps so far whose update was not applied */
+    int64_t tokens;           /* so far, all ranks */
+    double tokens_per_s;      /* all ranks */
+    double step_ms;
+    double mfu; /* model FLOPs a second over the peak, 0 to 1 */
+    int64_t device_peak_bytes, host_peak_bytes;
+    bool has_val;
+    double val_loss; /* after this step, where evaluated */
+};
+
+/* Append one JSON object, without a newline: {"type": "step", "step": 100, "loss": 2.345, ...}. */
+void zt_metrics_to_json(const struct zt_metrics *m, struct zt_str *out);
+
+/* The other way. Keys that are not known are left alone; `step` must be there, others may be
+ * absent. */
+int zt_metrics_from_json(const char *json, size_t n, struct zt_metrics *m,
+                         struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * "step 100/2000 loss 2.3456 lr 1.0e-03 norm 0.53 12.3k tok/s mfu 41% 1.20 GB eta 0:12", without a
+ * newline. What is not known is left out; "val 2.41" and "skipped 3" follow where they apply. Cut
+ * when it does not fit buf. Returns buf.
+ */
+const char *zt_metrics_line(const struct zt_metrics *m, int64_t total_steps, char *buf,
+                            size_t buf_bytes);
+
+#endif
