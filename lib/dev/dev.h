@@ -3,18 +3,18 @@
  * copies, and the kernels that the models need. lib/dev/cpu is complete, fast, and the oracle for
  * cuda/ (which is handed over by a shared object as this same table).
  *
- * Streams. A stream is a queue of tasks carried out in order by a thread of its own; calls that take
- * a stream enqueue and return at once (they block only while the queue is full). On the CPU the thread
- * runs the kernel, on CUDA it launches it on a cudaStream. Streams run against each other without any
- * order but that of events: a missing wait is a real race on both devices.
+ * Streams. A stream is a queue of tasks carried out in order by a thread of its own; calls that
+ * take a stream enqueue and return at once (they block only while the queue is full). On the CPU
+ * the thread runs the kernel, on CUDA it launches it on a cudaStream. Streams run against each
+ * other without any order but that of events: a missing wait is a real race on both devices.
  *
  * Events are values: (stream, position). zt_dev_record() names everything enqueued so far;
- * zt_dev_wait() makes a stream wait for an event of another stream, also of another device (then the
- * waiting stream's thread blocks, never the caller).
+ * zt_dev_wait() makes a stream wait for an event of another stream, also of another device (then
+ * the waiting stream's thread blocks, never the caller).
  *
- * Errors are asynchronous: a task that fails puts its stream into the failed state with the message;
- * later tasks of the stream are skipped, its events complete, streams that wait on it fail with the
- * same message. zt_dev_sync() returns it. Enqueueing never fails.
+ * Errors are asynchronous: a task that fails puts its stream into the failed state with the
+ * message; later tasks of the stream are skipped, its events complete, streams that wait on it fail
+ * with the same message. zt_dev_sync() returns it. Enqueueing never fails.
  *
  * Arguments are copied when enqueued; the memory they point to must stay valid and untouched until
  * the task is done (the plan guarantees it). Pointers are device pointers, except where said.
@@ -91,7 +91,8 @@ struct zt_norm_fwd {
     float *mean, *rstd;  /* (rows) */
 };
 
-/* dx = dresidual + d(norm)/dx . dy; dgamma and dbeta summed over rows. dx may be dresidual or dy. */
+/* dx = dresidual + d(norm)/dx . dy; dgamma and dbeta summed over rows. dx may be dresidual or dy.
+ */
 struct zt_norm_bwd {
     int64_t rows, cols;
     bool rms;
@@ -113,7 +114,8 @@ struct zt_norm_bwd {
  *   ZT_EPI_GELU  aux = x (optional), C = gelu_tanh(x)     (Hendrycks and Gimpel 2016, tanh form)
  *   ZT_EPI_DGELU C = x * gelu_tanh'(aux)
  * then + residual. accumulate goes with no other epilogue. aux and residual are (m, n) with ldc.
- * residual may be C's own memory. fp32 accumulation.
+ * residual may be C's own memory when the epilogue is NONE. fp32 accumulation. k = 0 is a product
+ * of zeros.
  */
 enum zt_epilogue { ZT_EPI_NONE, ZT_EPI_GELU, ZT_EPI_DGELU };
 
@@ -145,8 +147,8 @@ struct zt_col_sum {
  * Causal attention without a (T, T) matrix in memory (Dao et al., FlashAttention, 2022):
  * out = softmax(scale * q k^T + mask) v, per head. Query i of a sequence sits at position
  * q_offset + i and sees keys seg_start[q_offset + i] .. q_offset + i. Head h reads key/value head
- * h / (n_head / n_kv_head). Row i of sequence b of q starts at q + (b * q_len + i) * ldq, k and v at
- * (b * k_len + i) * ldkv; head h is head_dim elements from h * head_dim.
+ * h / (n_head / n_kv_head). Row i of sequence b of q starts at q + (b * q_len + i) * ldq, k and v
+ * at (b * k_len + i) * ldkv; head h is head_dim elements from h * head_dim.
  */
 struct zt_attention {
     int64_t batch, q_len, k_len, q_offset;
@@ -156,18 +158,21 @@ struct zt_attention {
     const int32_t *seg_start; /* (batch, k_len); NULL: all zero */
     struct zt_ref q, k, v;
     struct zt_ref out; /* written by forward, read by backward */
-    float *lse;        /* (batch, n_head, q_len): log-sum-exp; written by forward, read by backward */
+    float *lse; /* (batch, n_head, q_len): log-sum-exp; written by forward, read by backward */
     struct zt_ref dout;       /* backward only, from here on; dout has ldo */
     struct zt_ref dq, dk, dv; /* dq has ldq, dk and dv have ldkv; overwritten */
     void *ws;
     size_t ws_bytes; /* >= zt_ws_attention() */
 };
 
+enum { ZT_IGNORE_TARGET = -100 };
+
 /*
- * Softmax cross-entropy of a chunk of rows. target -100 is ignored (loss 0, gradient 0).
- * losses[i] = log-sum-exp(logits[i]) - logits[i][target]. With write_grad the logits become
- * (softmax - onehot) * count->inv_tokens * sb->loss_scale in place; columns vocab..ld-1 are set to
- * 0. *loss_sum += sum of losses in row order (overwritten when `first`).
+ * Softmax cross-entropy of a chunk of rows. Target ZT_IGNORE_TARGET is ignored (loss 0, gradient
+ * 0); any other outside [0, vocab) fails the stream. losses[i] = log-sum-exp(logits[i]) -
+ * logits[i][target]. With write_grad the logits become (softmax - onehot) * count->inv_tokens *
+ * sb->loss_scale in place; columns vocab..ld-1 are set to 0. *loss_sum += sum of losses in row
+ * order (overwritten when `first`).
  */
 struct zt_cross_entropy {
     int64_t rows, vocab, ld;
@@ -180,7 +185,7 @@ struct zt_cross_entropy {
     bool first, write_grad;
 };
 
-/* tokens = number of targets that are not -100. */
+/* tokens = number of targets that are not ZT_IGNORE_TARGET. */
 struct zt_count_targets {
     int64_t n;
     const int32_t *targets;
@@ -220,31 +225,34 @@ struct zt_sum_sq {
 };
 
 /*
- * NORM: from all partials (n, summed in order) and loss sums (n_losses) to the step block: loss =
- * sum * count->inv_tokens, tokens, grad_norm (divided by loss_scale), clip factor
- * min(1, max_norm / (norm + 1e-6)), grad_scale.
+ * NORM: from the records of all ranks (zt_norm_record_bytes() each, in rank order) to the step
+ * block: loss = sum * count->inv_tokens, tokens, grad_norm (divided by loss_scale), clip factor
+ * min(1, max_norm / (norm + 1e-6)), grad_scale. The order of the sums is fixed and the same in
+ * every stage: partials by unit, then rank; losses by rank, then micro-batch. A norm that is not
+ * finite gives grad_scale 0, never NaN (and the vote keeps the step from being applied).
  */
 struct zt_norm_finish {
-    int64_t n, n_losses;
-    const struct zt_norm_partial *partials;
-    const double *losses;
+    int n_ranks, n_units, n_losses;
+    size_t record_bytes;
+    const void *records; /* (n_ranks) records */
     const struct zt_count *count;
     struct zt_step_block *sb;
 };
 
-/* Before VOTE's all-reduce: vote = {grad_norm or loss not finite, request}. After it: sb->apply. */
+/* Before VOTE's all-reduce: vote = {grad_norm or loss not finite, request}. */
 struct zt_vote_begin {
     const struct zt_step_block *sb;
     const struct zt_vote_request *request;
     struct zt_vote *vote;
 };
 
+/* apply = gradients finite and any token counted: a fully masked batch changes nothing. */
 struct zt_vote_finish {
     const struct zt_vote *vote;
     struct zt_step_block *sb;
 };
 
-/* STEP: step + 1; adam_t + 1 if applied, else skipped + 1; lr, bias1, bias2 of the next step. */
+/* STEP: zt_step_next(). */
 struct zt_step_advance {
     struct zt_step_block *sb;
 };
@@ -279,7 +287,8 @@ struct zt_dev_ops {
     uint32_t abi, struct_bytes; /* ZT_DEV_ABI, sizeof(struct zt_dev_ops): checked when loaded */
     enum zt_dev_kind kind;
 
-    /* Memory. alloc: zero-filled, 2 MiB aligned, touched, huge pages where there are any. Blocking. */
+    /* Memory. alloc: zero-filled, 2 MiB aligned, touched, huge pages where there are any. Blocking.
+     */
     int (*alloc)(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err);
     void (*free)(struct zt_dev *d, void *p, size_t bytes);
     int (*alloc_host)(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err); /* pinned */
@@ -328,6 +337,23 @@ struct zt_dev {
 int zt_cpu_dev_create(struct zt_dev **out, char *log, size_t log_bytes,
                       struct zt_err *err) ZT_MUST_CHECK;
 void zt_cpu_dev_free(struct zt_dev *d);
+
+/*
+ * For checking that ops touch what they declare. announce: in ThreadSanitizer builds a task that
+ * reads and writes the ranges in the sanitizer's eyes, so that races inside libraries it does not
+ * see are found; otherwise nothing. poison/unpoison: in AddressSanitizer builds make host memory
+ * unreadable to instrumented code, and readable again (bounds are rounded to 8 bytes); otherwise
+ * nothing. Poison only while no task runs.
+ */
+struct zt_range {
+    void *ptr;
+    size_t bytes;
+    bool write;
+};
+
+void zt_dev_announce(struct zt_stream *s, const struct zt_range *ranges, int n);
+void zt_dev_poison(const void *p, size_t bytes);
+void zt_dev_unpoison(const void *p, size_t bytes);
 
 /*
  * Workspace sizes in bytes, without a device, so that a plan for any device can be made anywhere.

@@ -41,11 +41,11 @@ double zt_schedule_lr(const struct zt_schedule *s, int64_t it);
 enum zt_nonfinite_rule { ZT_NONFINITE_ERROR, ZT_NONFINITE_SKIP };
 
 struct zt_step_block {
-    int64_t step;    /* 0-based, batches consumed */
-    int64_t adam_t;  /* t of AdamW in this step: updates applied so far + 1 */
-    int64_t skipped; /* steps whose update was not applied */
-    int64_t tokens;  /* unmasked targets of the global batch of this step */
-    double loss;     /* mean over those tokens; 0 when there are none */
+    int64_t step;             /* 0-based, batches consumed */
+    int64_t adam_t;           /* t of AdamW in this step: updates applied so far + 1 */
+    int64_t skipped;          /* steps whose update was not applied */
+    int64_t tokens;           /* unmasked targets of the global batch of this step */
+    double loss;              /* mean over those tokens; 0 when there are none */
     double grad_norm;         /* global L2 norm, unscaled, before clipping */
     double grad_norm_clipped; /* min(grad_norm, max_norm) up to the 1e-6 of the clip rule */
     float grad_scale;         /* what UPDATE multiplies gradients by: clip factor / loss_scale */
@@ -59,6 +59,15 @@ struct zt_step_block {
     uint64_t seed;
     struct zt_schedule schedule;
 };
+
+/*
+ * lr, bias1 and bias2 from schedule, betas and adam_t. The schedule counts updates, not batches: a
+ * skipped step advances neither Adam's t nor the rate. Call it once after filling in a block.
+ */
+void zt_step_refresh(struct zt_step_block *sb);
+
+/* What the op STEP does: step + 1; adam_t + 1 if applied, else skipped + 1; then refresh. */
+void zt_step_next(struct zt_step_block *sb);
 
 struct zt_count {
     int64_t tokens;
@@ -80,9 +89,18 @@ struct zt_vote_request {
     int32_t save;
 };
 
-/* One norm partial: sum of squares of one rank's slice of one unit, plus that rank's loss sums. */
+/* One norm partial: sum of squares of one rank's slice of one unit. */
 struct zt_norm_partial {
     double sum_sq;
 };
+
+/*
+ * What NORM gathers from each rank: n_units zt_norm_partial, then a loss sum (double) for each of
+ * its micro-batches, padded to 64 bytes.
+ */
+static inline size_t zt_norm_record_bytes(int n_units, int n_losses)
+{
+    return (((size_t)n_units + (size_t)n_losses) * sizeof(double) + 63) / 64 * 64;
+}
 
 #endif

@@ -1,0 +1,165 @@
+#include "dev/dev.h"
+
+#include <dlfcn.h>
+
+#include "base/arena.h"
+#include "dev/cpu/kernels.h"
+#include "dev/queue.h"
+
+struct cpu_dev {
+    struct zt_dev base;
+    const struct zt_cpu_kernels *kernels;
+};
+
+static const struct zt_cpu_kernels *kernels_of(const struct zt_stream *s)
+{
+    return ((const struct cpu_dev *)s->dev)->kernels;
+}
+
+/* One entry of the table and the task behind it, for each kernel. */
+#define ENQUEUE(name, args)                                                                        \
+    _Static_assert(sizeof(struct args) <= ZT_TASK_ARG_BYTES, #args " fits a task");                \
+    static void enqueue_##name(struct zt_stream *s, const struct args *a)                          \
+    {                                                                                              \
+        zt_stream_push(s, run_##name, a, sizeof *a);                                               \
+    }
+#define ISA_ENTRY(name, args)                                                                      \
+    static int run_##name(struct zt_stream *s, void *arg, struct zt_err *err)                      \
+    {                                                                                              \
+        return kernels_of(s)->name(arg, s->n_threads, err);                                        \
+    }                                                                                              \
+    ENQUEUE(name, args)
+#define CONTROL_ENTRY(name, args)                                                                  \
+    static int run_##name(struct zt_stream *s, void *arg, struct zt_err *err)                      \
+    {                                                                                              \
+        return zt_cpu_##name(arg, s->n_threads, err);                                              \
+    }                                                                                              \
+    ENQUEUE(name, args)
+
+ZT_CPU_ISA_KERNELS(ISA_ENTRY)
+ZT_CPU_CONTROL_KERNELS(CONTROL_ENTRY)
+
+/*
+ * oneDNN takes its team size from OpenMP's setting for the calling thread. The library brings
+ * OpenMP along even where we are compiled without it (ThreadSanitizer builds), hence the lookup by
+ * name.
+ */
+static int set_team_size(struct zt_stream *s, void *arg, struct zt_err *err)
+{
+    (void)arg;
+    void (*set_num_threads)(int);
+    void *symbol = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    if (!symbol)
+        return zt_err_set(err, ZT_EDEVICE, "no OpenMP library is loaded");
+    memcpy(&set_num_threads, &symbol, sizeof symbol);
+    set_num_threads(s->n_threads);
+    return 0;
+}
+
+static int stream_create(struct zt_dev *d, const char *name, int n_threads, struct zt_stream **out,
+                         struct zt_err *err)
+{
+    int rc = zt_stream_create(d, name, n_threads, out, err);
+    if (!rc)
+        zt_stream_push(*out, set_team_size, NULL, 0);
+    return rc;
+}
+
+#define ENTRY(name, args) .name = enqueue_##name,
+
+static const struct zt_dev_ops cpu_ops = {.abi = ZT_DEV_ABI,
+                                          .struct_bytes = sizeof(struct zt_dev_ops),
+                                          .kind = ZT_DEV_CPU,
+                                          .alloc = zt_cpu_alloc,
+                                          .free = zt_cpu_free,
+                                          .alloc_host = zt_cpu_alloc,
+                                          .free_host = zt_cpu_free,
+                                          .memory = zt_cpu_memory,
+                                          .stream_create = stream_create,
+                                          .stream_free = zt_stream_free,
+                                          .record = zt_stream_record,
+                                          .wait = zt_stream_wait,
+                                          .sync = zt_stream_sync,
+                                          .host_call = zt_stream_host_call,
+                                          ZT_CPU_ISA_KERNELS(ENTRY) ZT_CPU_CONTROL_KERNELS(ENTRY)};
+
+/* ---- which kernels ---- */
+
+struct isa {
+    const struct zt_cpu_kernels *kernels;
+    const char *what;
+    bool supported;
+};
+
+/* Best first. */
+#if defined(__x86_64__)
+enum { N_ISAS = 3 };
+
+static void list_isas(struct isa isas[N_ISAS])
+{
+    __builtin_cpu_init();
+    bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
+    bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512vl");
+    isas[0] = (struct isa){&zt_cpu_kernels_v4, "AVX-512", v4};
+    isas[1] = (struct isa){&zt_cpu_kernels_v3, "AVX2", v3};
+    isas[2] = (struct isa){&zt_cpu_kernels_v2, "SSE4.2", v2};
+}
+#else
+enum { N_ISAS = 1 };
+
+static void list_isas(struct isa isas[N_ISAS])
+{
+    isas[0] = (struct isa){&zt_cpu_kernels_base, "the compiler's default", true};
+}
+#endif
+
+/* The best set that the CPU has, or the one that ZT_CPU_ISA (for tests) names. */
+static int choose_isa(const struct isa isas[N_ISAS], const struct isa **out, struct zt_err *err)
+{
+    const char *forced = getenv("ZT_CPU_ISA");
+    for (int i = 0; i < N_ISAS; i++) {
+        if (forced && strcmp(forced, isas[i].kernels->isa) != 0)
+            continue;
+        *out = &isas[i];
+        if (isas[i].supported)
+            return 0;
+        if (forced)
+            return zt_err_set(err, ZT_EUNSUPPORTED, "ZT_CPU_ISA=%s: this CPU has no %s", forced,
+                              isas[i].what);
+    }
+    if (forced)
+        return zt_err_set(err, ZT_EINPUT, "ZT_CPU_ISA=%s: unknown; the best one here is %s", forced,
+                          isas[0].kernels->isa);
+    return zt_err_set(err, ZT_EUNSUPPORTED, "this CPU is too old: it has no %s",
+                      isas[N_ISAS - 1].what);
+}
+
+int zt_cpu_dev_create(struct zt_dev **out, char *log, size_t log_bytes, struct zt_err *err)
+{
+    struct isa isas[N_ISAS];
+    const struct isa *isa = NULL;
+    list_isas(isas);
+    int rc = choose_isa(isas, &isa, err);
+    if (rc)
+        return rc;
+    struct cpu_dev *d = zt_xcalloc(1, sizeof *d);
+    d->base.ops = &cpu_ops;
+    d->kernels = isa->kernels;
+    if (log && log_bytes)
+        snprintf(log, log_bytes,
+                 "cpu: kernels %s (%s, %s); matrix products by oneDNN in fp32, 16-bit operands "
+                 "widened on the way",
+                 isa->kernels->isa, isa->what,
+                 getenv("ZT_CPU_ISA") ? "by ZT_CPU_ISA" : "the best this CPU has");
+    *out = &d->base;
+    return 0;
+}
+
+void zt_cpu_dev_free(struct zt_dev *d)
+{
+    free(d);
+}

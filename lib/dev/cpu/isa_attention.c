@@ -1,0 +1,353 @@
+#include "dev/cpu/isa.h"
+
+#include "dev/cpu/isa_tile.h"
+#include "dev/cpu/layout.h"
+
+/*
+ * FlashAttention (Dao et al. 2022) on tiles of ZT_ATT_Q queries by ZT_ATT_K keys. One thread does
+ * one head at a time (backward: one key/value head with its query heads, so that sums over the
+ * group have a fixed order). Tiles are fp32, padded with zeros; rows are l.dim apart.
+ */
+enum { QT = ZT_ATT_Q, KT = ZT_ATT_K };
+
+/* One head of one sequence. */
+struct head {
+    const struct zt_attention *a;
+    const struct zt_att_layout *l;
+    const int32_t *seg_start; /* of the sequence; may be NULL */
+    int64_t q_row, kv_row;    /* first row of the sequence in q/out/dq and in k/v */
+    int64_t q_col, kv_col;    /* first column of the head */
+    float *lse;
+    float *ws;
+};
+
+/* Keys [lo, hi) that query i sees. */
+struct span {
+    int64_t lo, hi;
+};
+
+static struct span visible(const struct head *h, int64_t i)
+{
+    int64_t pos = h->a->q_offset + i;
+    return (struct span){h->seg_start ? h->seg_start[pos] : 0, pos + 1};
+}
+
+/* Keys that any of the queries [q0, q0 + n) sees. */
+static struct span visible_to_tile(const struct head *h, int64_t q0, int64_t n)
+{
+    struct span all = visible(h, q0);
+    for (int64_t i = 1; i < n; i++) {
+        struct span s = visible(h, q0 + i);
+        all.lo = ZT_MIN(all.lo, s.lo);
+        all.hi = ZT_MAX(all.hi, s.hi);
+    }
+    all.lo = ZT_MAX(all.lo, (int64_t)0);
+    return all;
+}
+
+/* The span as columns of the key tile at k0 that has n columns. */
+static struct span in_tile(struct span s, int64_t k0, int64_t n)
+{
+    return (struct span){ZT_MIN(ZT_MAX(s.lo - k0, (int64_t)0), n),
+                         ZT_MIN(ZT_MAX(s.hi - k0, (int64_t)0), n)};
+}
+
+/* ---- tiles in and out ---- */
+
+/* Rows [r0, r0 + n) of a head to a plain tile, times scale; rows up to `padded` are zero. */
+static void load_tile(struct zt_ref m, int64_t ld, int64_t r0, int64_t n, int64_t padded,
+                      int64_t col, const struct head *h, float scale, float *restrict dst)
+{
+    int64_t dim = h->l->dim, head_dim = h->a->head_dim;
+    for (int64_t i = 0; i < n; i++) {
+        float *row = dst + i * dim;
+        widen(m.dtype, m.ptr, (r0 + i) * ld + col, head_dim, row);
+        SIMD for (int64_t c = 0; c < head_dim; c++) row[c] *= scale;
+        for (int64_t c = head_dim; c < dim; c++)
+            row[c] = 0;
+    }
+    memset(dst + n * dim, 0, (size_t)((padded - n) * dim) * sizeof *dst);
+}
+
+/* dst = rows of src, each times scale, to rows [r0, r0 + n) of a head. */
+static void store_tile(const float *src, int64_t n, float scale, const struct head *h,
+                       struct zt_ref m, int64_t ld, int64_t r0, int64_t col)
+{
+    float row[CHUNK];
+    for (int64_t i = 0; i < n; i++) {
+        SIMD for (int64_t c = 0; c < h->a->head_dim; c++) row[c] = src[i * h->l->dim + c] * scale;
+        narrow(m.dtype, row, h->a->head_dim, m.ptr, (r0 + i) * ld + col);
+    }
+}
+
+/* A plain tile of KT rows, transposed, in panels of TILE_N columns (head_dim rows each). */
+static void transpose_panels(const float *restrict src, const struct head *h, float *restrict dst)
+{
+    int64_t dim = h->l->dim, head_dim = h->a->head_dim;
+    for (int64_t j = 0; j < KT; j += TILE_N) {
+        for (int64_t c = 0; c < head_dim; c++)
+            for (int64_t i = 0; i < TILE_N; i++)
+                dst[c * TILE_N + i] = src[(j + i) * dim + c];
+        dst += head_dim * TILE_N;
+    }
+}
+
+static struct tile_b panels(const float *p, const struct head *h)
+{
+    return (struct tile_b){p, (int64_t)h->a->head_dim * TILE_N, TILE_N};
+}
+
+static struct tile_b plain(const float *p, const struct head *h)
+{
+    return (struct tile_b){p, TILE_N, h->l->dim};
+}
+
+/* ---- forward ---- */
+
+/*
+ * Online softmax (Milakov and Gimelshein 2018) of one row of scores: turns them into e^(s - max),
+ * zero outside the span, and rescales the sums so far when the maximum grows.
+ */
+static void softmax_row(float *restrict s, int64_t n, struct span in, float *max, float *sum,
+                        float *restrict out, int64_t dim)
+{
+    float new_max = *max, part = 0;
+    SIMD_MAX(new_max)
+    for (int64_t j = in.lo; j < in.hi; j++)
+        new_max = s[j] > new_max ? s[j] : new_max;
+    if (new_max > *max) {
+        float keep = exp_f32(*max - new_max);
+        *sum *= keep;
+        SIMD for (int64_t c = 0; c < dim; c++) out[c] *= keep;
+        *max = new_max;
+    }
+    for (int64_t j = 0; j < in.lo; j++)
+        s[j] = 0;
+    SIMD_SUM(part)
+    for (int64_t j = in.lo; j < in.hi; j++) {
+        s[j] = exp_f32(s[j] - new_max);
+        part += s[j];
+    }
+    for (int64_t j = in.hi; j < n; j++)
+        s[j] = 0;
+    *sum += part;
+}
+
+/* Queries [q0, q0 + n). Keys and values lie in the workspace already. */
+static void forward_tile(const struct head *h, int64_t q0, int64_t n)
+{
+    const struct zt_attention *a = h->a;
+    const struct zt_att_layout *l = h->l;
+    float *q = h->ws + l->q, *out = h->ws + l->out, *s = h->ws + l->s;
+    float *max = h->ws + l->row_a, *sum = h->ws + l->row_b;
+    int64_t rows = zt_align_i64(n, TILE_M);
+    load_tile(a->q, a->ldq, h->q_row + q0, n, rows, h->q_col, h, a->scale, q);
+    memset(out, 0, (size_t)(rows * l->dim) * sizeof *out);
+    for (int64_t i = 0; i < n; i++) {
+        max[i] = -INFINITY;
+        sum[i] = 0;
+    }
+    struct span all = visible_to_tile(h, q0, n);
+    for (int64_t k0 = all.lo / KT * KT; k0 < all.hi; k0 += KT) {
+        int64_t cols = zt_align_i64(ZT_MIN(all.hi - k0, (int64_t)KT), TILE_N);
+        tile_product(rows, cols, a->head_dim, (struct tile_a){q, l->dim, 1},
+                     panels(h->ws + l->kt + k0 * a->head_dim, h), s, KT, false);
+        for (int64_t i = 0; i < n; i++)
+            softmax_row(s + i * KT, cols, in_tile(visible(h, q0 + i), k0, cols), &max[i], &sum[i],
+                        out + i * l->dim, l->dim);
+        tile_product(rows, l->dim, cols, (struct tile_a){s, KT, 1},
+                     plain(h->ws + l->vt + k0 * l->dim, h), out, l->dim, true);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        store_tile(out + i * l->dim, 1, sum[i] > 0 ? 1 / sum[i] : 0, h, a->out, a->ldo,
+                   h->q_row + q0 + i, h->q_col);
+        h->lse[q0 + i] = max[i] + logf(sum[i]);
+    }
+}
+
+static void forward_head(const struct head *h)
+{
+    const struct zt_attention *a = h->a;
+    const struct zt_att_layout *l = h->l;
+    int64_t k_end = a->q_offset + a->q_len; /* later keys are seen by nobody */
+    for (int64_t k0 = 0; k0 < k_end; k0 += KT) {
+        int64_t n = ZT_MIN(k_end - k0, (int64_t)KT);
+        float *plain_k = h->ws + l->vt + k0 * l->dim; /* V's place, until it is loaded */
+        load_tile(a->k, a->ldkv, h->kv_row + k0, n, KT, h->kv_col, h, 1, plain_k);
+        transpose_panels(plain_k, h, h->ws + l->kt + k0 * a->head_dim);
+        load_tile(a->v, a->ldkv, h->kv_row + k0, n, KT, h->kv_col, h, 1, plain_k);
+    }
+    for (int64_t q0 = 0; q0 < a->q_len; q0 += QT)
+        forward_tile(h, q0, ZT_MIN(a->q_len - q0, (int64_t)QT));
+}
+
+/* ---- backward ---- */
+
+/* Query head `g` of the group, with kv columns as they are. */
+static struct head query_head(const struct head *kv, int g)
+{
+    const struct zt_attention *a = kv->a;
+    struct head h = *kv;
+    h.q_col += (int64_t)g * a->head_dim;
+    h.lse += (int64_t)g * a->q_len;
+    return h;
+}
+
+static int64_t padded_queries(const struct zt_attention *a)
+{
+    return zt_align_i64(a->q_len, QT);
+}
+
+/* delta[i] = dout[i] . out[i], which is the sum over keys of p * dp. */
+static void row_deltas(const struct head *h, float *delta)
+{
+    const struct zt_attention *a = h->a;
+    float out_buf[CHUNK], dout_buf[CHUNK];
+    for (int64_t i = 0; i < a->q_len; i++) {
+        int64_t at = (h->q_row + i) * a->ldo + h->q_col;
+        const float *out = read_row(a->out, at, a->head_dim, out_buf);
+        const float *dout = read_row(a->dout, at, a->head_dim, dout_buf);
+        float sum = 0;
+        SIMD_SUM(sum)
+        for (int64_t c = 0; c < a->head_dim; c++)
+            sum += out[c] * dout[c];
+        delta[i] = sum;
+    }
+}
+
+/* From scores s and dp = dout v^T of one row: p in s, ds = p * (dp - delta) in ds. */
+static void softmax_grad_row(float *restrict s, float *restrict ds, int64_t n, struct span in,
+                             float lse, float delta)
+{
+    for (int64_t j = 0; j < in.lo; j++)
+        s[j] = ds[j] = 0;
+    SIMD for (int64_t j = in.lo; j < in.hi; j++)
+    {
+        s[j] = exp_f32(s[j] - lse);
+        ds[j] = s[j] * (ds[j] - delta);
+    }
+    for (int64_t j = in.hi; j < n; j++)
+        s[j] = ds[j] = 0;
+}
+
+/* Queries [q0, q0 + n) against the key tile at k0. */
+static void backward_tile(const struct head *h, int64_t q0, int64_t n, int64_t k0, float *dq,
+                          const float *delta)
+{
+    const struct zt_attention *a = h->a;
+    const struct zt_att_layout *l = h->l;
+    float *q = h->ws + l->q, *dout = h->ws + l->out, *s = h->ws + l->s, *ds = h->ws + l->ds;
+    int64_t rows = zt_align_i64(n, TILE_M);
+    struct span all = visible_to_tile(h, q0, n);
+    if (all.lo >= k0 + KT || all.hi <= k0)
+        return;
+    load_tile(a->q, a->ldq, h->q_row + q0, n, rows, h->q_col, h, a->scale, q);
+    load_tile(a->dout, a->ldo, h->q_row + q0, n, rows, h->q_col, h, 1, dout);
+    tile_product(rows, KT, a->head_dim, (struct tile_a){q, l->dim, 1}, panels(h->ws + l->kt, h), s,
+                 KT, false);
+    tile_product(rows, KT, a->head_dim, (struct tile_a){dout, l->dim, 1}, panels(h->ws + l->vt, h),
+                 ds, KT, false);
+    for (int64_t i = 0; i < n; i++)
+        softmax_grad_row(s + i * KT, ds + i * KT, KT, in_tile(visible(h, q0 + i), k0, KT),
+                         h->lse[q0 + i], delta[q0 + i]);
+    memset(s + n * KT, 0, (size_t)((rows - n) * KT) * sizeof *s);
+    memset(ds + n * KT, 0, (size_t)((rows - n) * KT) * sizeof *ds);
+    tile_product(KT, l->dim, rows, (struct tile_a){s, 1, KT}, plain(dout, h), h->ws + l->dv, l->dim,
+                 true);
+    tile_product(KT, l->dim, rows, (struct tile_a){ds, 1, KT}, plain(q, h), h->ws + l->dk, l->dim,
+                 true);
+    tile_product(rows, l->dim, KT, (struct tile_a){ds, KT, 1}, plain(h->ws + l->k, h),
+                 dq + q0 * l->dim, l->dim, true);
+}
+
+/* Keys [k0, k0 + n) against all queries of the group; writes their dk and dv. */
+static void backward_keys(const struct head *kv, int64_t k0, int64_t n, int group)
+{
+    const struct zt_attention *a = kv->a;
+    const struct zt_att_layout *l = kv->l;
+    float *k = kv->ws + l->k, *dk = kv->ws + l->dk, *dv = kv->ws + l->dv;
+    load_tile(a->v, a->ldkv, kv->kv_row + k0, n, KT, kv->kv_col, kv, 1, k);
+    transpose_panels(k, kv, kv->ws + l->vt);
+    load_tile(a->k, a->ldkv, kv->kv_row + k0, n, KT, kv->kv_col, kv, 1, k);
+    transpose_panels(k, kv, kv->ws + l->kt);
+    memset(dk, 0, (size_t)(KT * l->dim) * sizeof *dk);
+    memset(dv, 0, (size_t)(KT * l->dim) * sizeof *dv);
+    for (int g = 0; g < group; g++) {
+        struct head h = query_head(kv, g);
+        float *dq = kv->ws + l->dq + g * padded_queries(a) * l->dim;
+        const float *delta = kv->ws + l->row_a + g * padded_queries(a);
+        for (int64_t q0 = 0; q0 < a->q_len; q0 += QT)
+            backward_tile(&h, q0, ZT_MIN(a->q_len - q0, (int64_t)QT), k0, dq, delta);
+    }
+    store_tile(dk, n, 1, kv, a->dk, a->ldkv, kv->kv_row + k0, kv->kv_col); /* q held the scale */
+    store_tile(dv, n, 1, kv, a->dv, a->ldkv, kv->kv_row + k0, kv->kv_col);
+}
+
+static void backward_head(const struct head *kv)
+{
+    const struct zt_attention *a = kv->a;
+    const struct zt_att_layout *l = kv->l;
+    int group = a->n_head / a->n_kv_head;
+    float *dq = kv->ws + l->dq;
+    memset(dq, 0, (size_t)(group * padded_queries(a) * l->dim) * sizeof *dq);
+    for (int g = 0; g < group; g++) {
+        struct head h = query_head(kv, g);
+        row_deltas(&h, kv->ws + l->row_a + g * padded_queries(a));
+    }
+    for (int64_t k0 = 0; k0 < a->k_len; k0 += KT)
+        backward_keys(kv, k0, ZT_MIN(a->k_len - k0, (int64_t)KT), group);
+    for (int g = 0; g < group; g++) {
+        struct head h = query_head(kv, g);
+        store_tile(dq + g * padded_queries(a) * l->dim, a->q_len, a->scale, &h, a->dq, a->ldq,
+                   h.q_row, h.q_col);
+    }
+}
+
+/* ---- all heads ---- */
+
+/* The heads, given to the threads one by one; which thread gets which changes no result. */
+static int for_heads(const struct zt_attention *a, bool backward, int n_threads,
+                     void (*fn)(const struct head *))
+{
+    struct zt_att_layout l;
+    zt_att_layout(a, backward, &l);
+    ZT_ASSERT_CMP(a->ws_bytes, >=, zt_ws_attention(ZT_DEV_CPU, a, backward, n_threads));
+    ZT_ASSERT_CMP(a->q_offset + a->q_len, <=, a->k_len);
+    ZT_ASSERT_CMP(a->n_head % a->n_kv_head, ==, 0);
+    ZT_ASSERT_CMP(a->head_dim, <=, CHUNK);
+    int group = a->n_head / a->n_kv_head;
+    int per_seq = backward ? a->n_kv_head : a->n_head;
+    int64_t n_items = a->batch * per_seq, next = 0;
+#pragma omp parallel for num_threads(n_threads) schedule(static, 1) if (n_items > 1)
+    for (int t = 0; t < n_threads; t++) {
+        for (;;) {
+            int64_t item = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+            if (item >= n_items)
+                break;
+            int64_t b = item / per_seq, q_head = item % per_seq * (backward ? group : 1);
+            struct head h = {.a = a,
+                             .l = &l,
+                             .seg_start = a->seg_start ? a->seg_start + b * a->k_len : NULL,
+                             .q_row = b * a->q_len,
+                             .kv_row = b * a->k_len,
+                             .q_col = q_head * a->head_dim,
+                             .kv_col = q_head / group * a->head_dim,
+                             .lse = a->lse + (b * a->n_head + q_head) * a->q_len,
+                             .ws = (float *)a->ws + (size_t)t * l.total};
+            fn(&h);
+        }
+    }
+    return 0;
+}
+
+int ZT_ISA_FN(attention_fwd)(const struct zt_attention *a, int n_threads, struct zt_err *err)
+{
+    (void)err;
+    return for_heads(a, false, n_threads, forward_head);
+}
+
+int ZT_ISA_FN(attention_bwd)(const struct zt_attention *a, int n_threads, struct zt_err *err)
+{
+    (void)err;
+    return for_heads(a, true, n_threads, backward_head);
+}

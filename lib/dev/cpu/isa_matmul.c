@@ -1,0 +1,153 @@
+#include "dev/cpu/isa.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "dev/cpu/layout.h"
+
+/*
+ * The product is oneDNN's dnnl_sgemm (row-major). 16-bit operands are widened into workspace, block
+ * by block; where the CPU has no matrix unit a 16-bit product would be slower than the fp32 one.
+ */
+
+/* A matrix as sgemm takes it. */
+struct operand {
+    const float *p;
+    int64_t ld;
+};
+
+/* Rows [r0, r0 + rows) x columns [c0, c0 + cols) of a stored matrix: itself, or widened into buf.
+ */
+static struct operand widen_block(struct zt_ref m, int64_t ld, int64_t r0, int64_t rows, int64_t c0,
+                                  int64_t cols, float *buf, int n_threads)
+{
+    (void)n_threads;
+    if (m.dtype == ZT_F32)
+        return (struct operand){(const float *)m.ptr + r0 * ld + c0, ld};
+    PARALLEL_FOR(n_threads, rows * cols)
+    for (int64_t i = 0; i < rows; i++)
+        widen(m.dtype, m.ptr, (r0 + i) * ld + c0, cols, buf + i * cols);
+    return (struct operand){buf, cols};
+}
+
+/* ---- epilogue ---- */
+
+/* gelu(x) = x * s(2u), s the logistic function, u = sqrt(2 / pi) * (x + 0.044715 x^3). */
+static inline float gelu_f32(float x)
+{
+    float u2 = x * fma_f32(x * x, 0.0713548163f, 1.5957691216f);
+    return x / (1.0f + exp_f32(-u2));
+}
+
+/*
+ * gelu'(x) = s + x * s * (1 - s) * 2u', and 1 - s = s * e^-2u. The exponent is held where its power
+ * is finite: s is then as good as 0, and 0 * inf does not arise.
+ */
+static inline float gelu_grad_f32(float x)
+{
+    float x2 = x * x;
+    float u2 = x * fma_f32(x2, 0.0713548163f, 1.5957691216f);
+    float du2 = fma_f32(x2, 3 * 0.0713548163f, 1.5957691216f);
+    float e = exp_f32(u2 < -80.0f ? 80.0f : -u2);
+    float s = 1.0f / (1.0f + e);
+    return fma_f32(x * du2, s * (s * e), s);
+}
+
+/* Elements [at, at + n) of C (a piece of one row, columns from j on), x their sums on the way in.
+ */
+static void epilogue_piece(const struct zt_matmul *a, int64_t at, int64_t j, int64_t n, float *x)
+{
+    float buf[CHUNK];
+    if (a->accumulate && a->c.dtype != ZT_F32) {
+        const float *old = read_row(a->c, at, n, buf);
+        SIMD for (int64_t i = 0; i < n; i++) x[i] += old[i];
+    }
+    if (a->bias.ptr) {
+        const float *bias = read_row(a->bias, j, n, buf);
+        SIMD for (int64_t i = 0; i < n; i++) x[i] += bias[i];
+    }
+    if (a->epilogue == ZT_EPI_GELU) {
+        if (a->aux.ptr)
+            narrow(a->aux.dtype, x, n, a->aux.ptr, at);
+        SIMD for (int64_t i = 0; i < n; i++) x[i] = gelu_f32(x[i]);
+    } else if (a->epilogue == ZT_EPI_DGELU) {
+        const float *aux = read_row(a->aux, at, n, buf);
+        SIMD for (int64_t i = 0; i < n; i++) x[i] *= gelu_grad_f32(aux[i]);
+    }
+    if (a->residual.ptr && !(a->residual.ptr == a->c.ptr && a->c.dtype == ZT_F32)) {
+        const float *residual = read_row(a->residual, at, n, buf);
+        SIMD for (int64_t i = 0; i < n; i++) x[i] += residual[i];
+    }
+    if (a->c.dtype != ZT_F32)
+        narrow(a->c.dtype, x, n, a->c.ptr, at);
+}
+
+/* Rows [i0, i0 + rows) x columns [j0, j0 + cols) of C, whose sums are in x. */
+static void epilogue_block(const struct zt_matmul *a, int64_t i0, int64_t rows, int64_t j0,
+                           int64_t cols, float *x, int64_t ldx, int n_threads)
+{
+    (void)n_threads;
+    bool residual_apart = a->residual.ptr && a->residual.ptr != a->c.ptr;
+    if (a->c.dtype == ZT_F32 && !a->bias.ptr && !residual_apart && a->epilogue == ZT_EPI_NONE)
+        return;
+    PARALLEL_FOR(n_threads, rows * cols)
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j += CHUNK)
+            epilogue_piece(a, (i0 + i) * a->ldc + j0 + j, j0 + j, ZT_MIN(cols - j, (int64_t)CHUNK),
+                           x + i * ldx + j);
+}
+
+/* ---- product ---- */
+
+/* x = A B (+ x when `add`), (rows, k) by (k, cols). */
+static int product(const struct zt_matmul *a, struct operand op_a, struct operand op_b,
+                   int64_t rows, int64_t cols, bool add, float *x, int64_t ldx, struct zt_err *err)
+{
+    if (a->k == 0) {
+        for (int64_t i = 0; i < rows && !add; i++)
+            memset(x + i * ldx, 0, (size_t)cols * sizeof *x);
+        return 0;
+    }
+    dnnl_status_t rc =
+        dnnl_sgemm(a->trans_a ? 'T' : 'N', a->trans_b ? 'T' : 'N', rows, cols, a->k, 1.0f, op_a.p,
+                   op_a.ld, op_b.p, op_b.ld, add ? 1.0f : 0.0f, x, ldx);
+    if (rc != dnnl_success)
+        return zt_err_set(err, ZT_EDEVICE,
+                          "matmul (%lld, %lld, %lld): dnnl_sgemm failed with status %d",
+                          (long long)a->m, (long long)a->n, (long long)a->k, (int)rc);
+    return 0;
+}
+
+int ZT_ISA_FN(matmul)(const struct zt_matmul *a, int n_threads, struct zt_err *err)
+{
+    struct zt_mm_layout l;
+    zt_mm_layout(a, &l);
+    ZT_ASSERT_CMP(a->ws_bytes, >=, l.a_bytes + l.b_bytes + l.c_bytes);
+    bool in_place = a->residual.ptr && a->residual.ptr == a->c.ptr;
+    bool f32_out = a->c.dtype == ZT_F32;
+    if ((in_place || a->accumulate) && a->epilogue != ZT_EPI_NONE)
+        return zt_err_set(err, ZT_EUNSUPPORTED,
+                          "matmul: adding to C in place goes with no GELU epilogue");
+    float *buf_a = a->ws;
+    float *buf_b = (float *)((char *)a->ws + l.a_bytes);
+    float *buf_c = (float *)((char *)a->ws + l.a_bytes + l.b_bytes);
+    bool add = f32_out && (a->accumulate || in_place);
+    struct operand op_a = {0}, op_b;
+    for (int64_t j = 0; j < a->n; j += l.block_n) {
+        int64_t cols = ZT_MIN(l.block_n, a->n - j);
+        op_b = a->trans_b ? widen_block(a->b, a->ldb, j, cols, 0, a->k, buf_b, n_threads)
+                          : widen_block(a->b, a->ldb, 0, a->k, j, cols, buf_b, n_threads);
+        for (int64_t i = 0; i < a->m; i += l.block_m) {
+            int64_t rows = ZT_MIN(l.block_m, a->m - i);
+            if (j == 0 || l.block_m < a->m)
+                op_a = a->trans_a ? widen_block(a->a, a->lda, 0, a->k, i, rows, buf_a, n_threads)
+                                  : widen_block(a->a, a->lda, i, rows, 0, a->k, buf_a, n_threads);
+            float *x = f32_out ? (float *)a->c.ptr + i * a->ldc + j : buf_c;
+            int64_t ldx = f32_out ? a->ldc : cols;
+            int rc = product(a, op_a, op_b, rows, cols, add, x, ldx, err);
+            if (rc)
+                return rc;
+            epilogue_block(a, i, rows, j, cols, x, ldx, n_threads);
+        }
+    }
+    return 0;
+}
