@@ -95,10 +95,8 @@ int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, 
     zt_model_reserve(m, arena, cfg->n_layer + 2, N_BLOCK_PARAMS * cfg->n_layer + 5);
 
     zt_add_segment(m, ZT_SEG_EMBED, "embed", -1);
-    zt_add_param(m, "wte.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std)->scattered =
-        true;
-    zt_add_param(m, "wpe.weight", cfg->n_positions, c, ZT_TP_NONE, ZT_INIT_NORMAL, std)->scattered =
-        true;
+    zt_add_param(m, "wte.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std);
+    zt_add_param(m, "wpe.weight", cfg->n_positions, c, ZT_TP_NONE, ZT_INIT_NORMAL, std);
     for (int i = 0; i < cfg->n_layer; i++)
         describe_block(m, arena, i);
     zt_add_segment(m, ZT_SEG_HEAD, "head", -1);
@@ -107,8 +105,7 @@ int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, 
     if (cfg->tie_embeddings)
         zt_use_param(m, 0);
     else
-        zt_add_param(m, "lm_head.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std)
-            ->scattered = true;
+        zt_add_param(m, "lm_head.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std);
     return zt_model_finish(m, err);
 }
 
@@ -124,12 +121,12 @@ int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, 
  * and the norms'; x_mid is x_out.
  */
 struct block_tensors {
-    struct zt_ref qkv;            /* (rows, 3 C) */
-    struct zt_ref att;            /* (rows, C) */
-    struct zt_ref x_mid;          /* (rows, C) */
-    struct zt_ref pre_gelu, gelu; /* (rows, n_inner); pre_gelu absent outside training, and wide
-                                     enough for q, k and v */
-    struct zt_ref y;              /* (rows, C): output of either norm; forward only */
+    struct zt_ref qkv;      /* (rows, 3 C) */
+    struct zt_ref att;      /* (rows, C) */
+    struct zt_ref x_mid;    /* (rows, C) */
+    struct zt_ref pre_gelu; /* (rows, n_inner), with room for 3 C; absent outside training */
+    struct zt_ref gelu;     /* (rows, n_inner) */
+    struct zt_ref y;        /* (rows, C): output of either norm; forward only */
     float *mean1, *rstd1, *mean2, *rstd2; /* (rows) */
     float *lse;                           /* (batch, n_head, T) */
     size_t act_bytes, scratch_bytes;

@@ -95,8 +95,7 @@ static void lay_out_head(struct zt_run *r, struct head *h)
     r->scratch = l.bytes;
 }
 
-/* The final norm as it applies from row `row` on; each row's statistics have a place of their own.
- */
+/* The final norm from row `row` on; each row's statistics have a place of their own. */
 static struct zt_norm head_norm(const struct head *h, int64_t row)
 {
     return (struct zt_norm){
@@ -108,8 +107,7 @@ static struct zt_norm head_norm(const struct head *h, int64_t row)
     };
 }
 
-/* Logits of rows [row, row + n), then their losses and, with write_grad, their gradients in place.
- */
+/* Logits of rows [row, row + n), then their losses and, with write_grad, gradients in place. */
 static void head_chunk(struct zt_run *r, const struct head *h, int64_t row, int64_t n,
                        bool write_grad)
 {
@@ -157,7 +155,7 @@ void zt_head_forward(struct zt_run *r)
         last_logits(r, &h);
     if (!r->dry && !r->c->loss_sum)
         return;
-    r->flops = 0; /* of a dry run: the loss is what forward costs, one position more is not */
+    r->flops = 0; /* a dry run has room for both, but counts the loss alone */
     for (int64_t row = 0; row < h.rows; row += h.chunk)
         head_chunk(r, &h, row, ZT_MIN(h.chunk, h.rows - row), false);
 }

@@ -46,6 +46,7 @@ struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t
 {
     int index = m->n_params++;
     zt_use_param(m, index);
+    const enum zt_segment_kind kind = m->segments[m->n_segments - 1].kind;
     struct zt_param_spec *p = &m->params[index];
     *p = (struct zt_param_spec){
         .name = name,
@@ -54,6 +55,7 @@ struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t
         .n_elems = dim1 ? dim0 * dim1 : dim0,
         .trainable = true,
         .decay = dim1 != 0,
+        .scattered = dim1 && kind != ZT_SEG_BLOCK,
         .tp_split = split,
         .init = init,
         .init_std = std,

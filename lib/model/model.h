@@ -58,8 +58,7 @@ struct zt_segment {
     const char *name; /* "embed", "h.0", "head" */
     int layer;        /* of a block, else -1 */
     int n_params;
-    int params[ZT_MAX_SEG_PARAMS]; /* indices into zt_model.params, in the order of the model's file
-                                    */
+    int params[ZT_MAX_SEG_PARAMS]; /* indices into zt_model.params, in the model's file's order */
     bool weights_in_backward;      /* BACKWARD reads the weights (not for embeddings) */
     bool fused_backward; /* training has no FORWARD: BACKWARD computes the loss and the gradients */
 };
@@ -95,8 +94,7 @@ struct zt_segment_size {
     double fwd_flops, bwd_flops;
 };
 
-/* Device pointers of the batch of one micro-batch, at maximum shape; (batch, seq_len) int32 each.
- */
+/* Device pointers of one micro-batch, at maximum shape; (batch, seq_len) int32 each. */
 struct zt_batch {
     const int32_t *tokens;
     const int32_t *targets;   /* -100: ignored */
@@ -119,8 +117,8 @@ struct zt_seg_call {
     bool accumulate[ZT_MAX_SEG_PARAMS];       /* add to grads[i]; false: overwrite it whole */
 
     const void *x_in; /* residual stream; NULL for the embedding */
-    void *x_out; /* forward; NULL: recomputation, only act is wanted (the last product is saved) */
-    void *act;   /* forward at a training shape writes, backward reads and uses as scratch */
+    void *x_out;      /* forward; NULL: recomputation, act is all that is wanted */
+    void *act;        /* forward at a training shape writes, backward reads and uses as scratch */
     void *tmp;
     size_t tmp_bytes;
 
@@ -141,8 +139,7 @@ struct zt_model_ops {
     void (*backward)(const struct zt_model *m, const struct zt_seg_call *c);
 };
 
-/* Build a model's description in `arena` (which must outlive it). ZT_EINPUT names the key that is
- * off. */
+/* Build a model's description in `arena`, which must outlive it. ZT_EINPUT names the key at fault. */
 int zt_model_build(const struct zt_model_config *cfg, struct zt_arena *arena, struct zt_model **out,
                    struct zt_err *err) ZT_MUST_CHECK;
 

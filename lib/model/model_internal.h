@@ -36,7 +36,7 @@ struct zt_segment *zt_add_segment(struct zt_model *m, enum zt_segment_kind kind,
 
 /*
  * Append a parameter of the last segment. dim1 0: it has one dimension. Initially `init` with
- * `std`; n_elems, decay, trainable and home_segment follow.
+ * `std`; the rest follows from these and the segment.
  */
 struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t dim0, int64_t dim1,
                                    enum zt_tp_split split, enum zt_init_kind init, float std);
@@ -44,7 +44,7 @@ struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t
 /* The last segment uses a parameter again that another segment brought. */
 void zt_use_param(struct zt_model *m, int param);
 
-/* Sum up n_elems after the last parameter; ZT_EINPUT when there are more than a file could hold. */
+/* Sum up n_elems after the last parameter; ZT_EINPUT: more than any memory holds. */
 int zt_model_finish(struct zt_model *m, struct zt_err *err) ZT_MUST_CHECK;
 
 /* ---- running ---- */
@@ -95,8 +95,7 @@ static inline struct zt_ref zt_ref_from(struct zt_ref t, int64_t elem)
  */
 struct zt_linear {
     int64_t n_in, n_out, ldy;
-    bool out_in; /* W is stored (n_out, n_in), as torch.nn.Linear does; else (n_in, n_out), as HF's
-                    Conv1D */
+    bool out_in; /* W is (n_out, n_in), as torch.nn.Linear has it; else (n_in, n_out): Conv1D */
     int w, b;
 };
 
