@@ -117,8 +117,9 @@ int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, 
  * computed again: one cheap pass each for an eighth of the memory. GELU's output is kept, since no
  * kernel makes it again without its matmul.
  *
- * Outside training qkv and the GELU's output share bytes of tmp, and so do the attention's output
- * and the norms'; x_mid is x_out.
+ * Outside training qkv and the GELU's output share bytes of tmp, and x_out serves for the norms'
+ * outputs and the attention's until it is written itself. No sum is done in place that training does
+ * apart: both give the same bits.
  */
 struct block_tensors {
     struct zt_ref qkv;      /* (rows, 3 C) */
@@ -163,8 +164,8 @@ static void lay_out_block(const struct zt_model *m, const struct zt_seg_call *ca
         const int64_t wide = ZT_MAX(3 * c, inner);
         t->qkv = t->gelu = zt_ref_at(base, zt_layout_add(l, rows * wide, s->dtype), s->dtype);
         t->pre_gelu = (struct zt_ref){NULL, s->dtype};
-        t->att = t->y = zt_ref_at(base, zt_layout_add(l, rows * c, s->dtype), s->dtype);
-        t->x_mid = zt_ref_at(call->x_out, 0, s->dtype);
+        t->x_mid = zt_ref_at(base, zt_layout_add(l, rows * c, s->dtype), s->dtype);
+        t->att = t->y = zt_ref_at(call->x_out, 0, s->dtype);
     }
     t->act_bytes = act.bytes;
     t->scratch_bytes = tmp.bytes;

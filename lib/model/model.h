@@ -117,7 +117,7 @@ struct zt_seg_call {
     bool accumulate[ZT_MAX_SEG_PARAMS];       /* add to grads[i]; false: overwrite it whole */
 
     const void *x_in; /* residual stream; NULL for the embedding */
-    void *x_out;      /* forward; NULL: recomputation, act is all that is wanted */
+    void *x_out;      /* forward; NULL at a training shape: recomputation, act is all it wants */
     void *act;        /* forward at a training shape writes, backward reads and uses as scratch */
     void *tmp;
     size_t tmp_bytes;
