@@ -32,6 +32,12 @@ struct verifier_cells {
     struct cell *cells[ZT_N_ARENAS];
 };
 
+/* An op, counted over all runs, and the stream on which something that it needs may not have ended.
+ */
+struct race {
+    int op, stream;
+};
+
 struct zt_verifier {
     const struct zt_plan *p;
     enum zt_program_kind k;
@@ -43,6 +49,7 @@ struct zt_verifier {
     struct vclock *required; /* (n_runs * n_ops) */
     struct vclock *end;      /* with all waits */
     struct vclock *changed;  /* with one left out */
+    struct race race;        /* the first, with all waits; op -1: none */
 };
 
 const char *zt_op_text(const struct zt_plan *p, enum zt_program_kind k, int op, char *buf,
@@ -219,14 +226,14 @@ static bool conflict(const struct zt_verifier *v, const struct zt_access *a,
            x->offset + a->begin < y->offset + b->end && y->offset + b->begin < x->offset + a->end;
 }
 
-/* Names the op at `position` of stream s, which op number g of two runs races with. */
-static int race_error(const struct zt_verifier *v, int g, int s, int position, struct zt_err *err)
+static int race_error(const struct zt_verifier *v, struct race r, struct zt_err *err)
 {
     const struct zt_program *prog = v->prog;
-    int run = g / prog->n_ops, i = g % prog->n_ops;
-    int other_run = (position - 1) / v->stream_len[s], other = 0;
-    while (prog->ops[other].stream != (enum zt_stream_id)s ||
-           v->pos[other] != (position - 1) % v->stream_len[s])
+    int run = r.op / prog->n_ops, i = r.op % prog->n_ops;
+    int position = v->required[r.op].done[r.stream] - 1;
+    int other_run = position / v->stream_len[r.stream], other = 0;
+    while (prog->ops[other].stream != (enum zt_stream_id)r.stream ||
+           v->pos[other] != position % v->stream_len[r.stream])
         other++;
     const struct zt_access *a = zt_op_accesses(prog, i), *b = zt_op_accesses(prog, other);
     const char *mine = "?", *theirs = "?";
@@ -245,26 +252,32 @@ static int race_error(const struct zt_verifier *v, int g, int s, int position, s
                       other_run < run ? " of the run before" : "", theirs);
 }
 
-/*
- * Clocks from op number `from` on, with wait `omit` left out. Ends of ops before `from` are in
- * v->end, later ones go to `ends`. Start clocks are checked against what is required, unless err is
- * NULL.
- */
-static int run_clocks(struct zt_verifier *v, int from, int omit, struct vclock *ends,
-                      struct zt_err *err)
+/* The clock of each stream after the ops before number `from`. */
+static void clocks_before(const struct zt_verifier *v, int from, struct vclock now[ZT_N_STREAMS])
 {
-    const struct zt_program *prog = v->prog;
-    int n = prog->n_ops;
-    struct vclock now[ZT_N_STREAMS] = {0};
     bool seen[ZT_N_STREAMS] = {false};
-    int n_seen = 0; /* the last op before `from` on each stream */
+    int n_seen = 0;
+    memset(now, 0, ZT_N_STREAMS * sizeof *now);
     for (int g = from - 1; g >= 0 && n_seen < ZT_N_STREAMS; g--) {
-        enum zt_stream_id s = prog->ops[g % n].stream;
+        enum zt_stream_id s = v->prog->ops[g % v->prog->n_ops].stream;
         if (!seen[s])
             now[s] = v->end[g];
         n_seen += !seen[s];
         seen[s] = true;
     }
+}
+
+/*
+ * Runs the clocks from op number `from` on, with wait `omit` left out, up to the first op whose
+ * start clock lacks something required; -1 when there is none. Ends of ops before `from` are in
+ * v->end, those after go to `ends`.
+ */
+static struct race first_race(const struct zt_verifier *v, int from, int omit, struct vclock *ends)
+{
+    const struct zt_program *prog = v->prog;
+    int n = prog->n_ops;
+    struct vclock now[ZT_N_STREAMS];
+    clocks_before(v, from, now);
     for (int g = from; g < v->n_runs * n; g++) {
         const struct zt_op *op = &prog->ops[g % n];
         struct vclock *c = &now[op->stream];
@@ -273,21 +286,23 @@ static int run_clocks(struct zt_verifier *v, int from, int omit, struct vclock *
             if (j != omit && at >= 0)
                 raise_to(c, at < from ? v->end[at].done : ends[at].done);
         }
-        for (int s = 0; err && s < ZT_N_STREAMS; s++)
+        for (int s = 0; s < ZT_N_STREAMS; s++)
             if (c->done[s] < v->required[g].done[s])
-                return race_error(v, g, s, v->required[g].done[s], err);
+                return (struct race){g, s};
         c->done[op->stream] = g / n * v->stream_len[op->stream] + v->pos[g % n] + 1;
         ends[g] = *c;
     }
-    return 0;
+    return (struct race){-1, 0};
 }
 
 int zt_verifier_check_waits(struct zt_verifier *v, int omit_wait, struct zt_err *err)
 {
-    if (omit_wait < 0)
-        return run_clocks(v, 0, -1, v->changed, err);
+    struct race r = v->race;
     ZT_ASSERT_CMP(omit_wait, <, v->prog->n_waits);
-    return run_clocks(v, v->wait_owner[omit_wait], omit_wait, v->changed, err);
+    /* Nothing changes before the op that has the wait. */
+    if (omit_wait >= 0 && (r.op < 0 || r.op >= v->wait_owner[omit_wait]))
+        r = first_race(v, v->wait_owner[omit_wait], omit_wait, v->changed);
+    return r.op < 0 ? 0 : race_error(v, r, err);
 }
 
 int zt_verifier_create(const struct zt_plan *p, enum zt_program_kind k, struct zt_verifier **out,
@@ -318,7 +333,7 @@ int zt_verifier_create(const struct zt_plan *p, enum zt_program_kind k, struct z
         zt_verifier_free(v);
         return rc;
     }
-    run_clocks(v, 0, -1, v->end, NULL);
+    v->race = first_race(v, 0, -1, v->end);
     *out = v;
     return 0;
 }
