@@ -1,18 +1,19 @@
 /*
- * coll.h: the collectives seam. A transport is a table of functions: shared memory (one host), NCCL,
- * host-staged, TCP. Every call names a group of the mesh, runs in order on a stream, and is matched
- * with the peers' calls by its position in the group's order (all members must make the same calls,
- * in the same order, with the same counts; a mismatch is found and reported, not waited out).
+ * coll.h: the collectives seam. A transport is a table of functions: shared memory (one host),
+ * NCCL, host-staged, TCP. Every call names a group of the mesh, runs in order on a stream, and is
+ * matched with the peers' calls by its position in the group's order (all members must make the
+ * same calls, in the same order, with the same counts; a mismatch is found and reported, not waited
+ * out).
  *
  * Completion: when the call's task is done on the stream, this rank's output is written and every
  * peer has finished reading this rank's buffers. So local stream order is enough to reuse them.
  *
- * Counts are in elements. Sums are made in the group's rank order, in fp32 for fp32 and 16-bit types,
- * and rounded once to the type of the output; so an all-reduce is exactly a reduce-scatter followed by
- * an all-gather, and results do not depend on transport, chunking or timing.
+ * Counts are in elements. Sums are made in the group's rank order, in fp32 for fp32 and 16-bit
+ * types, and rounded once to the type of the output; so an all-reduce is exactly a reduce-scatter
+ * followed by an all-gather, and results do not depend on transport, chunking or timing.
  *
- * Buffers that peers read (all `send` arguments) must lie in an arena from alloc_shared(). Failure (a
- * dead peer, an abort) fails the stream with ZT_EPEER within a second; it never hangs.
+ * Buffers that peers read (all `send` arguments) must lie in an arena from alloc_shared(). Failure
+ * (a dead peer, an abort) fails the stream with ZT_EPEER within a second; it never hangs.
  */
 #ifndef ZT_COLL_COLL_H
 #define ZT_COLL_COLL_H
@@ -42,9 +43,9 @@ struct zt_coll_ops {
                        void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op);
 
     /*
-     * recv_count elements per rank: recv = element range [i * recv_count, (i + 1) * recv_count) of the
-     * sum over the group of send (group size * recv_count elements), i this rank's group index. In
-     * place when recv == send + i * recv_count (same dtype). recv_dtype may be wider than dtype.
+     * recv_count elements per rank: recv = element range [i * recv_count, (i + 1) * recv_count) of
+     * the sum over the group of send (group size * recv_count elements), i this rank's group index.
+     * In place when recv == send + i * recv_count (same dtype). recv_dtype may be wider than dtype.
      */
     void (*reduce_scatter)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
                            enum zt_dtype dtype, void *recv, enum zt_dtype recv_dtype,
@@ -88,9 +89,9 @@ struct zt_coll {
 };
 
 /*
- * Shared memory of one host. The launcher makes the descriptors (memfd, sealed against shrinking once
- * sized) and hands them to every worker: one control page set and one arena per rank. Nothing appears
- * in the file system; nothing is left behind.
+ * Shared memory of one host. The launcher makes the descriptors (memfd, sealed against shrinking
+ * once sized) and hands them to every worker: one control page set and one arena per rank. Nothing
+ * appears in the file system; nothing is left behind.
  */
 struct zt_shm_job {
     int control_fd;
@@ -100,7 +101,8 @@ struct zt_shm_job {
 
 /* Launcher side: create the descriptors (close-on-exec off). n_ranks in [1, ZT_SHM_MAX_RANKS]. */
 enum { ZT_SHM_MAX_RANKS = 64 };
-int zt_shm_job_create(int n_ranks, int *control_fd, int *arena_fds, struct zt_err *err) ZT_MUST_CHECK;
+int zt_shm_job_create(int n_ranks, int *control_fd, int *arena_fds,
+                      struct zt_err *err) ZT_MUST_CHECK;
 
 /* Launcher side: wake and fail everybody who waits (a worker died). Async-signal-safe. */
 void zt_shm_job_abort(int control_fd);

@@ -1,0 +1,199 @@
+#include "coll/shm.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A wake-up lost in zt_shm_abort() costs this much; peers wake a waiter themselves. */
+enum { SLEEP_NS = 100 * 1000 * 1000 };
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Epochs wrap around; two that are compared are never 2^31 apart. */
+static inline bool reached(uint32_t epoch, uint32_t target)
+{
+    return (int32_t)(epoch - target) >= 0;
+}
+
+void zt_shm_gate_set(struct shm_gate *g, uint32_t epoch)
+{
+    /* Sequentially consistent here and in the wait: either we see the sleeper, or it the epoch. */
+    atomic_store(&g->epoch, epoch);
+    if (atomic_load(&g->sleepers))
+        syscall(SYS_futex, &g->epoch, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+bool zt_shm_gate_wait(struct shm_coll *c, struct shm_gate *g, uint32_t epoch)
+{
+    for (int i = 0; i < c->n_spins; i++) {
+        if (reached(atomic_load_explicit(&g->epoch, memory_order_acquire), epoch))
+            return true;
+        cpu_relax();
+    }
+    const struct timespec limit = {.tv_nsec = SLEEP_NS};
+    bool done, aborted = false;
+    atomic_fetch_add(&g->sleepers, 1);
+    for (;;) {
+        uint32_t now = atomic_load(&g->epoch);
+        /* Arrived comes before aborted: who has all it needs reports what it finds. */
+        done = reached(now, epoch);
+        aborted = atomic_load(&c->ctl->aborted) != 0;
+        if (done || aborted)
+            break;
+        syscall(SYS_futex, &g->epoch, FUTEX_WAIT, now, &limit, NULL, 0);
+    }
+    atomic_fetch_sub(&g->sleepers, 1);
+    return done || reached(atomic_load(&g->epoch), epoch);
+}
+
+void zt_shm_op_init(struct shm_op *op, const struct shm_task *task, struct zt_err *err)
+{
+    const struct zt_coll *base = &task->c->base;
+    /* Host calls are made by the world, in slots that no stream uses. */
+    zt_axes group = task->kind >= SHM_BARRIER ? ZT_GROUP_WORLD : task->group;
+    op->c = task->c;
+    op->task = task;
+    op->err = err;
+    op->n = zt_group_size(&base->mesh, group);
+    op->me = zt_group_index(&base->mesh, group, base->rank);
+    for (int i = 0; i < op->n; i++)
+        op->ranks[i] = zt_group_member(&base->mesh, group, base->rank, i);
+}
+
+const char *zt_shm_describe(char *buf, size_t buf_bytes, const struct shm_call *call)
+{
+    static const char *const names[SHM_N_KINDS] = {
+        "nothing", "all_reduce", "reduce_scatter", "all_gather", "broadcast",    "all_to_all",
+        "send",    "recv",       "barrier",        "joining",    "alloc_shared",
+    };
+    const char *name = call->kind < SHM_N_KINDS ? names[call->kind] : "an unknown call";
+    int n = snprintf(buf, buf_bytes, "%s #%llu", name, (unsigned long long)call->seq);
+    if (call->kind == SHM_NONE || call->kind >= SHM_BARRIER || n < 0 || (size_t)n >= buf_bytes)
+        return buf;
+    buf_bytes -= (size_t)n;
+    char *at = buf + n;
+    if (call->kind == SHM_REDUCE_SCATTER)
+        snprintf(at, buf_bytes, " of %lld elements, %s to %s", (long long)call->count,
+                 zt_dtype_name(call->dtype), zt_dtype_name(call->recv_dtype));
+    else if (call->kind == SHM_BROADCAST)
+        snprintf(at, buf_bytes, " of %lld elements, %s, from member %d", (long long)call->count,
+                 zt_dtype_name(call->dtype), call->root);
+    else
+        snprintf(at, buf_bytes, " of %lld elements, %s%s", (long long)call->count,
+                 zt_dtype_name(call->dtype), call->redop == ZT_MAX ? ", maximum" : "");
+    return buf;
+}
+
+int zt_shm_aborted(const struct shm_op *op, const char *waiting_for)
+{
+    char text[160];
+    struct shm_call call;
+    zt_shm_call_of(&call, op->task);
+    return zt_err_set(op->err, ZT_EPEER, "%s: aborted while waiting for %s",
+                      zt_shm_describe(text, sizeof text, &call), waiting_for);
+}
+
+int zt_shm_mismatch(const struct shm_op *op, int rank, const struct shm_call *call, int other_rank,
+                    const struct shm_call *other)
+{
+    char a[160], b[160];
+    return zt_err_set(op->err, ZT_EPROTO,
+                      "rank %d calls %s over the axes %#x where rank %d calls %s over %#x; all "
+                      "members of a group must make the same calls in the same order",
+                      rank, zt_shm_describe(a, sizeof a, call), call->group, other_rank,
+                      zt_shm_describe(b, sizeof b, other), other->group);
+}
+
+bool zt_shm_source(const struct shm_op *op, int i, const struct shm_call *call, size_t bytes,
+                   const void **out)
+{
+    static const char nothing; /* an empty buffer may be anywhere */
+    char text[160];
+    *out = bytes ? zt_shm_at(op->c, op->ranks[i], call->send, bytes) : &nothing;
+    if (!*out)
+        zt_err_set(op->err, ZT_EPROTO,
+                   "%s: the send buffer of rank %d does not lie in memory from alloc_shared()",
+                   zt_shm_describe(text, sizeof text, call), op->ranks[i]);
+    return *out;
+}
+
+/* The message of an aborted wait names the members that are not at `epoch`. */
+static int aborted_wait(const struct shm_op *op, uint32_t epoch)
+{
+    char who[8 + 4 * ZT_SHM_MAX_RANKS];
+    size_t n = 0;
+    for (int i = 0; i < op->n; i++) {
+        struct shm_slot *slot = zt_shm_slot(op->c->ctl, op->task->group, op->ranks[i]);
+        if (!reached(atomic_load(&slot->gate.epoch), epoch))
+            n +=
+                (size_t)snprintf(who + n, sizeof who - n, "%s%d", n ? ", " : "rank ", op->ranks[i]);
+    }
+    return zt_shm_aborted(op, n ? who : "its peers");
+}
+
+static int arrive_and_wait(struct shm_op *op, uint32_t epoch)
+{
+    struct shm_control *ctl = op->c->ctl;
+    zt_axes group = op->task->group;
+    zt_shm_gate_set(&zt_shm_slot(ctl, group, op->ranks[op->me])->gate, epoch);
+    for (int i = 0; i < op->n; i++)
+        if (i != op->me &&
+            !zt_shm_gate_wait(op->c, &zt_shm_slot(ctl, group, op->ranks[i])->gate, epoch))
+            return aborted_wait(op, epoch);
+    return ZT_OK;
+}
+
+void zt_shm_call_of(struct shm_call *call, const struct shm_task *task)
+{
+    *call = (struct shm_call){
+        .kind = (uint8_t)task->kind,
+        .dtype = (uint8_t)task->dtype,
+        .recv_dtype = (uint8_t)task->recv_dtype,
+        .redop = (uint8_t)task->redop,
+        .root = (uint8_t)task->root,
+        .group = (uint8_t)task->group,
+        .seq = task->seq,
+        .count = task->count,
+        .send = zt_shm_locate(task->c, task->send, task->send_bytes),
+        .recv = zt_shm_locate(task->c, task->recv, task->recv_bytes),
+    };
+}
+
+bool zt_shm_same_call(const struct shm_call *a, const struct shm_call *b)
+{
+    return a->kind == b->kind && a->dtype == b->dtype && a->recv_dtype == b->recv_dtype &&
+           a->redop == b->redop && a->root == b->root && a->group == b->group && a->seq == b->seq &&
+           a->count == b->count;
+}
+
+int zt_shm_meet(struct shm_op *op, int status)
+{
+    const struct shm_task *task = op->task;
+    uint32_t epoch = ++task->channel->epoch;
+    struct shm_slot *mine = zt_shm_slot(op->c->ctl, task->group, op->ranks[op->me]);
+    zt_shm_call_of(&mine->calls[epoch & 1], task);
+    mine->calls[epoch & 1].status = (int16_t)status;
+    int rc = arrive_and_wait(op, epoch);
+    if (rc)
+        return rc;
+    for (int i = 0; i < op->n; i++)
+        op->calls[i] = &zt_shm_slot(op->c->ctl, task->group, op->ranks[i])->calls[epoch & 1];
+    for (int i = 1; i < op->n; i++)
+        if (!zt_shm_same_call(op->calls[i], op->calls[0]))
+            return zt_shm_mismatch(op, op->ranks[i], op->calls[i], op->ranks[0], op->calls[0]);
+    return ZT_OK;
+}
+
+int zt_shm_part(struct shm_op *op)
+{
+    return arrive_and_wait(op, ++op->task->channel->epoch);
+}

@@ -1,0 +1,279 @@
+/*
+ * ranks.h: several ranks of shared-memory collectives in one test, as threads or as processes, over
+ * a device whose streams run their host calls at once, or when the test says so.
+ */
+#ifndef ZT_TEST_COLL_RANKS_H
+#define ZT_TEST_COLL_RANKS_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "coll/shm.h"
+
+/* ---- a device with nothing but host calls ---- */
+
+enum { FAKE_QUEUE = 4 };
+
+struct zt_stream {
+    int rc; /* of the first failure; later calls are skipped */
+    bool deferred;
+    int n_queued;
+    struct {
+        zt_host_fn fn;
+        _Alignas(16) char arg[ZT_TASK_ARG_BYTES];
+    } queue[FAKE_QUEUE];
+    struct zt_err err;
+};
+
+static inline void fake_run(struct zt_stream *s)
+{
+    for (int i = 0; i < s->n_queued; i++)
+        if (!s->rc)
+            s->rc = s->queue[i].fn(s->queue[i].arg, &s->err);
+    s->n_queued = 0;
+}
+
+static inline void fake_host_call(struct zt_stream *s, zt_host_fn fn, const void *arg,
+                                  size_t arg_bytes)
+{
+    ZT_ASSERT(s->n_queued < FAKE_QUEUE && arg_bytes <= ZT_TASK_ARG_BYTES);
+    s->queue[s->n_queued].fn = fn;
+    memcpy(s->queue[s->n_queued++].arg, arg, arg_bytes);
+    if (!s->deferred)
+        fake_run(s);
+}
+
+enum { FAKE_FREE_BYTES = 1 << 30 };
+
+static inline int fake_memory(struct zt_dev *d, size_t *free_bytes, size_t *total_bytes,
+                              struct zt_err *err)
+{
+    (void)d, (void)err;
+    *free_bytes = *total_bytes = FAKE_FREE_BYTES;
+    return ZT_OK;
+}
+
+static const struct zt_dev_ops fake_ops = {.memory = fake_memory, .host_call = fake_host_call};
+static struct zt_dev fake_dev = {&fake_ops};
+
+/* ---- one mapping for all ranks of a process, so that ThreadSanitizer sees their accesses meet
+ * ---- */
+
+enum { MAX_MAPS = 1024 };
+
+struct mapped {
+    ino_t inode;
+    size_t at, bytes;
+    void *p;
+};
+
+struct shared_maps {
+    pthread_mutex_t lock;
+    int n;
+    struct mapped maps[MAX_MAPS];
+};
+
+static inline void *shared_map(void *ctx, int fd, size_t at, size_t bytes)
+{
+    struct shared_maps *m = ctx;
+    struct stat st;
+    void *p = NULL;
+    if (fstat(fd, &st))
+        return NULL;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < m->n && !p; i++)
+        if (m->maps[i].inode == st.st_ino && m->maps[i].at == at && m->maps[i].bytes == bytes)
+            p = m->maps[i].p;
+    if (!p && m->n < MAX_MAPS) {
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
+        if (p == MAP_FAILED)
+            p = NULL;
+        else
+            m->maps[m->n++] = (struct mapped){st.st_ino, at, bytes, p};
+    }
+    pthread_mutex_unlock(&m->lock);
+    return p;
+}
+
+static inline void shared_unmap(void *ctx, void *p, size_t bytes)
+{
+    (void)ctx, (void)p, (void)bytes; /* shared_maps_release() does */
+}
+
+static inline void shared_maps_release(struct shared_maps *m)
+{
+    for (int i = 0; i < m->n; i++)
+        munmap(m->maps[i].p, m->maps[i].bytes);
+    m->n = 0;
+}
+
+/* ---- ranks ---- */
+
+struct test_rank {
+    const struct zt_shm_job *job;
+    const struct zt_shm_vm *vm;
+    struct zt_mesh mesh;
+    int rank, n;
+    struct zt_coll *coll;
+    struct zt_stream stream;
+    void (*body)(struct test_rank *r);
+    char *why; /* the first failure; empty: none */
+};
+
+enum { WHY_BYTES = 512 };
+
+/* For the bodies: leave with a failure; the others are woken. */
+#define RANK_FAIL(r, ...)                                                                          \
+    do {                                                                                           \
+        int at_ = snprintf((r)->why, WHY_BYTES, "line %d, rank %d: ", __LINE__, (r)->rank);        \
+        snprintf((r)->why + at_, (size_t)(WHY_BYTES - at_), __VA_ARGS__);                          \
+        return;                                                                                    \
+    } while (0)
+
+#define RANK_CHECK(r, cond)                                                                        \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            RANK_FAIL(r, "%s", #cond);                                                             \
+    } while (0)
+
+#define RANK_OK(r, call)                                                                           \
+    do {                                                                                           \
+        if ((call) != 0)                                                                           \
+            RANK_FAIL(r, "%.300s", (r)->stream.err.msg);                                           \
+    } while (0)
+
+static inline void *rank_main(void *arg)
+{
+    struct test_rank *r = arg;
+    if (zt_shm_coll_create_vm(r->job, &fake_dev, &r->mesh, r->rank, r->vm, &r->coll,
+                              &r->stream.err)) {
+        snprintf(r->why, WHY_BYTES, "rank %d joining: %.400s", r->rank, r->stream.err.msg);
+        zt_shm_job_abort(r->job->control_fd);
+        return NULL;
+    }
+    r->body(r);
+    if (*r->why)
+        zt_shm_job_abort(r->job->control_fd);
+    r->coll->ops->free(r->coll);
+    return NULL;
+}
+
+struct test_job {
+    struct zt_shm_job job;
+    int arena_fds[ZT_SHM_MAX_RANKS];
+};
+
+static inline int test_job_init(struct test_job *t, int n)
+{
+    struct zt_err err;
+    int rc = zt_shm_job_create(n, &t->job.control_fd, t->arena_fds, &err);
+    t->job.n_ranks = n;
+    t->job.arena_fds = t->arena_fds;
+    if (rc)
+        printf("# %s\n", err.msg);
+    return rc;
+}
+
+static inline void test_job_release(struct test_job *t)
+{
+    close(t->job.control_fd);
+    for (int i = 0; i < t->job.n_ranks; i++)
+        close(t->arena_fds[i]);
+}
+
+enum test_as { AS_THREADS, AS_SHARED_THREADS, AS_PROCESSES };
+
+static inline void run_as_threads(struct test_rank *ranks, int n)
+{
+    pthread_t threads[ZT_SHM_MAX_RANKS];
+    for (int i = 0; i < n; i++)
+        ZT_ASSERT(pthread_create(&threads[i], NULL, rank_main, &ranks[i]) == 0);
+    for (int i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static inline void run_as_processes(struct test_rank *ranks, int n)
+{
+    pid_t pids[ZT_SHM_MAX_RANKS];
+    for (int i = 0; i < n; i++) {
+        pids[i] = fork();
+        ZT_ASSERT(pids[i] >= 0);
+        if (pids[i] == 0) {
+            rank_main(&ranks[i]);
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        int status;
+        ZT_ASSERT(waitpid(pids[i], &status, 0) == pids[i]);
+        if ((!WIFEXITED(status) || WEXITSTATUS(status)) && !*ranks[i].why)
+            snprintf(ranks[i].why, WHY_BYTES, "rank %d died with status %#x", i, status);
+    }
+}
+
+/* Run `body` on every rank of the mesh; "" or the first failure, in `why` (WHY_BYTES). */
+static inline void run_ranks(enum test_as as, struct zt_mesh mesh, void (*body)(struct test_rank *),
+                             char *why)
+{
+    int n = zt_mesh_world(&mesh);
+    struct test_job job;
+    struct shared_maps maps = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    struct zt_shm_vm vm = {&maps, shared_map, shared_unmap};
+    size_t whys_bytes = (size_t)n * WHY_BYTES;
+    char *whys = mmap(NULL, whys_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct test_rank *ranks = calloc((size_t)n, sizeof *ranks);
+    ZT_ASSERT(whys != MAP_FAILED && ranks && test_job_init(&job, n) == 0);
+    for (int i = 0; i < n; i++) {
+        ranks[i].job = &job.job;
+        ranks[i].vm = as == AS_SHARED_THREADS ? &vm : NULL;
+        ranks[i].mesh = mesh;
+        ranks[i].rank = i;
+        ranks[i].n = n;
+        ranks[i].body = body;
+        ranks[i].why = whys + (size_t)i * WHY_BYTES;
+    }
+    if (as == AS_PROCESSES)
+        run_as_processes(ranks, n);
+    else
+        run_as_threads(ranks, n);
+    *why = 0;
+    for (int i = 0; i < n; i++)
+        if (ranks[i].why[0] && (!*why || strstr(why, "aborted")))
+            memcpy(why, ranks[i].why, WHY_BYTES);
+    test_job_release(&job);
+    shared_maps_release(&maps);
+    munmap(whys, whys_bytes);
+    free(ranks);
+}
+
+static inline struct zt_mesh mesh_of(int replicate, int shard)
+{
+    return (struct zt_mesh){{1, replicate, shard, 1, 1}};
+}
+
+/* Run on (replicate, shard) meshes in every way that tells something about the build at hand. */
+#ifdef __SANITIZE_THREAD__
+#define CHECK_RANKS(replicate, shard, body)                                                        \
+    CHECK_RANKS_AS(AS_SHARED_THREADS, replicate, shard, body)
+#else
+#define CHECK_RANKS(replicate, shard, body)                                                        \
+    do {                                                                                           \
+        CHECK_RANKS_AS(AS_THREADS, replicate, shard, body);                                        \
+        CHECK_RANKS_AS(AS_SHARED_THREADS, replicate, shard, body);                                 \
+        CHECK_RANKS_AS(AS_PROCESSES, replicate, shard, body);                                      \
+    } while (0)
+#endif
+#define CHECK_RANKS_AS(as, replicate, shard, body)                                                 \
+    do {                                                                                           \
+        char why_[WHY_BYTES];                                                                      \
+        run_ranks(as, mesh_of(replicate, shard), body, why_);                                      \
+        if (*why_)                                                                                 \
+            FAIL("%s, " #as ", %d x %d: %s", #body, replicate, shard, why_);                       \
+    } while (0)
+
+#endif
