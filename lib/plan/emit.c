@@ -140,7 +140,6 @@ void zt_emit_begin(struct zt_emit *e, enum zt_program_kind kind, int64_t batch, 
     e->prog->kind = kind;
     e->prog->repeats = kind != ZT_PROG_INIT;
     e->tick = 0;
-    e->batch = batch;
     for (int s = 0; s < m->n_segments; s++) {
         e->sizes[s] = (struct zt_segment_size){0};
         m->ops->size(m, s, &shape, &e->sizes[s]);

@@ -78,11 +78,10 @@ struct zt_emit {
     enum zt_arena_id peer_arena;  /* where buffers that peers read lie */
     enum zt_arena_id state_arena; /* of master, m, v */
     int tick;
-    int64_t batch;                 /* sequences of a micro-batch of this program */
     struct zt_segment_size *sizes; /* (n_segments) at this program's shape */
     struct zt_seg_units *seg;      /* (n_segments) */
     struct zt_unit_state *units;   /* (n_units) */
-    struct zt_batch_bufs train_batch;
+    struct zt_batch_bufs train_batch, eval_batch, sample_batch;
     int step, count, vote, record, request, result;
     int eval_record, eval_result, logits_result;
     struct zt_arena scratch; /* released when emission ends */
@@ -112,7 +111,7 @@ void zt_emit_other_slices(struct zt_emit *e, enum zt_role role, int mode, int bu
 void zt_emit_collective(struct zt_emit *e, struct zt_op *op, zt_axes group, enum zt_dtype dtype,
                         int64_t count, double bytes);
 
-/* Start a program at a shape: zt_emit.prog, sizes, batch. */
+/* Start a program at a shape of `batch` sequences: sets zt_emit.prog, sizes, tick. */
 void zt_emit_begin(struct zt_emit *e, enum zt_program_kind kind, int64_t batch, bool train);
 
 /* ---- parts of programs ---- */
@@ -124,7 +123,6 @@ void zt_emit_eval(struct zt_emit *e);  /* emit_eval.c */
 void zt_emit_generate(struct zt_emit *e);
 
 /* LOAD_BATCH and COPY_BATCH; COUNT of the global batch. */
-struct zt_batch_bufs zt_emit_batch_bufs(struct zt_emit *e, int accum);
 void zt_emit_load_batch(struct zt_emit *e, const struct zt_batch_bufs *b);
 void zt_emit_count(struct zt_emit *e);
 

@@ -37,14 +37,13 @@ void zt_emit_eval(struct zt_emit *e)
     const size_t count_begin = offsetof(struct zt_eval_record, count);
     const size_t record = sizeof(struct zt_eval_record);
     zt_emit_begin(e, ZT_PROG_EVAL, p->cfg.eval_micro_batch, false);
-    const struct zt_batch_bufs batch = zt_emit_batch_bufs(e, 1);
-    zt_emit_load_batch(e, &batch);
+    zt_emit_load_batch(e, &e->eval_batch);
 
     zt_emit_op(e, ZT_OP_COUNT, ZT_ST_COMM, -1, -1, -1)->dtype = ZT_I64;
-    zt_emit_whole(e, ZT_R_BATCH, ZT_READ, batch.dev);
+    zt_emit_whole(e, ZT_R_BATCH, ZT_READ, e->eval_batch.dev);
     zt_emit_access(e, ZT_R_COUNT, ZT_WRITE, e->eval_record, count_begin, record);
 
-    struct zt_compute c = zt_compute_new(e, &batch, false);
+    struct zt_compute c = zt_compute_new(e, &e->eval_batch, false);
     c.loss = c.count = e->eval_record;
     c.loss_begin = offsetof(struct zt_eval_record, loss_sum);
     c.count_begin = count_begin;
@@ -69,9 +68,8 @@ void zt_emit_eval(struct zt_emit *e)
 void zt_emit_generate(struct zt_emit *e)
 {
     zt_emit_begin(e, ZT_PROG_GENERATE, 1, false);
-    const struct zt_batch_bufs batch = zt_emit_batch_bufs(e, 1);
-    zt_emit_load_batch(e, &batch);
-    struct zt_compute c = zt_compute_new(e, &batch, false);
+    zt_emit_load_batch(e, &e->sample_batch);
+    struct zt_compute c = zt_compute_new(e, &e->sample_batch, false);
     c.logits = zt_emit_buf(e, (struct zt_buf){.name = "logits",
                                               .cat = ZT_CAT_ACT,
                                               .arena = ZT_AR_DEVICE,

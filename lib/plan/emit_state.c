@@ -56,37 +56,17 @@ static int control(struct zt_emit *e, const char *name, enum zt_arena_id arena, 
                                           .mb = -1});
 }
 
-void zt_emit_state(struct zt_emit *e)
-{
-    const struct zt_plan *p = e->p;
-    e->prog = NULL;
-    for (int u = 0; u < p->n_units; u++)
-        unit_state(e, u);
-    e->batch = p->cfg.micro_batch;
-    e->train_batch = zt_emit_batch_bufs(e, p->cfg.accum);
-    e->step = control(e, "step block", ZT_AR_DEVICE, sizeof(struct zt_step_block));
-    e->count = control(e, "count", e->peer_arena, sizeof(struct zt_count));
-    e->vote = control(e, "vote", e->peer_arena, sizeof(struct zt_vote));
-    e->record = control(e, "norm record", e->peer_arena, zt_plan_norm_record_bytes(p));
-    e->request = control(e, "vote request", ZT_AR_HOST, sizeof(struct zt_vote_request));
-    e->result = control(e, "step result", ZT_AR_HOST, sizeof(struct zt_step_result));
-    if (p->cfg.eval_micro_batch > 0) {
-        const size_t ranks = (size_t)zt_group_size(&p->cfg.mesh, ZT_GROUP_DATA);
-        e->eval_record = control(e, "eval record", e->peer_arena, sizeof(struct zt_eval_record));
-        e->eval_result =
-            control(e, "eval result", ZT_AR_HOST, ranks * sizeof(struct zt_eval_record));
-    }
-    if (p->cfg.generate)
-        e->logits_result = control(e, "logits result", ZT_AR_HOST,
-                                   (size_t)p->model->cfg.vocab_size * sizeof(float));
-}
-
-struct zt_batch_bufs zt_emit_batch_bufs(struct zt_emit *e, int accum)
+/*
+ * Host and device copy of a program's batch. Persistent, small as they are: as a transient, the next
+ * run's batch would arrive as early as it likes, and seem to need room beside all that lives then.
+ */
+static struct zt_batch_bufs batch_bufs(struct zt_emit *e, const char *name, int64_t sequences,
+                                       int accum)
 {
     enum { FIELDS = sizeof(struct zt_batch) / sizeof(const int32_t *) };
     struct zt_batch_bufs b;
-    b.mb_bytes = FIELDS * sizeof(int32_t) * (size_t)e->batch * (size_t)e->p->cfg.seq_len;
-    struct zt_buf buf = {.name = "host batch",
+    b.mb_bytes = FIELDS * sizeof(int32_t) * (size_t)sequences * (size_t)e->p->cfg.seq_len;
+    struct zt_buf buf = {.name = zt_arena_printf(&e->p->arena, "host %s", name),
                          .cat = ZT_CAT_BATCH,
                          .arena = ZT_AR_HOST,
                          .used = (size_t)accum * b.mb_bytes,
@@ -94,10 +74,37 @@ struct zt_batch_bufs zt_emit_batch_bufs(struct zt_emit *e, int accum)
                          .unit = -1,
                          .mb = -1};
     b.host = zt_emit_buf(e, buf);
-    buf.name = "batch";
+    buf.name = name;
     buf.arena = ZT_AR_DEVICE;
     b.dev = zt_emit_buf(e, buf);
     return b;
+}
+
+void zt_emit_state(struct zt_emit *e)
+{
+    const struct zt_plan *p = e->p;
+    e->prog = NULL;
+    for (int u = 0; u < p->n_units; u++)
+        unit_state(e, u);
+    e->train_batch = batch_bufs(e, "batch", p->cfg.micro_batch, p->cfg.accum);
+    e->step = control(e, "step block", ZT_AR_DEVICE, sizeof(struct zt_step_block));
+    e->count = control(e, "count", e->peer_arena, sizeof(struct zt_count));
+    e->vote = control(e, "vote", e->peer_arena, sizeof(struct zt_vote));
+    e->record = control(e, "norm record", e->peer_arena, zt_plan_norm_record_bytes(p));
+    e->request = control(e, "vote request", ZT_AR_HOST, sizeof(struct zt_vote_request));
+    e->result = control(e, "step result", ZT_AR_HOST, sizeof(struct zt_step_result));
+    if (p->cfg.eval_micro_batch > 0) {
+        e->eval_batch = batch_bufs(e, "eval batch", p->cfg.eval_micro_batch, 1);
+        const size_t ranks = (size_t)zt_group_size(&p->cfg.mesh, ZT_GROUP_DATA);
+        e->eval_record = control(e, "eval record", e->peer_arena, sizeof(struct zt_eval_record));
+        e->eval_result =
+            control(e, "eval result", ZT_AR_HOST, ranks * sizeof(struct zt_eval_record));
+    }
+    if (p->cfg.generate) {
+        e->sample_batch = batch_bufs(e, "sample batch", 1, 1);
+        e->logits_result = control(e, "logits result", ZT_AR_HOST,
+                                   (size_t)p->model->cfg.vocab_size * sizeof(float));
+    }
 }
 
 void zt_emit_load_batch(struct zt_emit *e, const struct zt_batch_bufs *b)

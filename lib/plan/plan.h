@@ -25,9 +25,9 @@
  *
  * Rules kept everywhere (DESIGN 1):
  *  - Every op declares every byte range it touches. The ranges of one op are disjoint unless they
- * are the same buffer. The first access of a transient is a write; accumulating is READ|WRITE.
+ *    are the same buffer. The first access of a transient is a write; accumulating is READ|WRITE.
  *  - Emission depends on the coordinates of a rank only through its slice index, so that all ranks
- * of a group issue the same collectives in the same order.
+ *    of a group issue the same collectives in the same order.
  *  - A plan that does not verify is never run.
  */
 #ifndef ZT_PLAN_PLAN_H
