@@ -94,8 +94,7 @@ int zt_llama_describe(const struct zt_model_config *cfg, struct zt_arena *arena,
     zt_model_reserve(m, arena, cfg->n_layer + 2, N_BLOCK_PARAMS * cfg->n_layer + 3);
 
     zt_add_segment(m, ZT_SEG_EMBED, "embed", -1);
-    zt_add_param(m, "embed_tokens.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std)
-        ->scattered = true;
+    zt_add_param(m, "embed_tokens.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std);
     for (int i = 0; i < cfg->n_layer; i++)
         describe_block(m, arena, i);
     zt_add_segment(m, ZT_SEG_HEAD, "head", -1);
@@ -103,8 +102,7 @@ int zt_llama_describe(const struct zt_model_config *cfg, struct zt_arena *arena,
     if (cfg->tie_embeddings)
         zt_use_param(m, 0);
     else
-        zt_add_param(m, "lm_head.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std)
-            ->scattered = true;
+        zt_add_param(m, "lm_head.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std);
     return zt_model_finish(m, err);
 }
 
