@@ -185,11 +185,12 @@ struct zt_cross_entropy {
     bool first, write_grad;
 };
 
-/* tokens = number of targets that are not ZT_IGNORE_TARGET. */
+/* tokens (+)= number of targets that are not ZT_IGNORE_TARGET. */
 struct zt_count_targets {
     int64_t n;
     const int32_t *targets;
     struct zt_count *out; /* inv_tokens left alone */
+    bool accumulate;      /* add to out->tokens (micro-batches of a step) */
 };
 
 /* After the all-reduce of tokens: inv_tokens = tokens ? 1 / tokens : 0. */

@@ -9,7 +9,7 @@ int zt_cpu_count_targets(const struct zt_count_targets *a, int n_threads, struct
     int64_t tokens = 0;
     for (int64_t i = 0; i < a->n; i++)
         tokens += a->targets[i] != ZT_IGNORE_TARGET;
-    a->out->tokens = tokens;
+    a->out->tokens = a->accumulate ? a->out->tokens + tokens : tokens;
     return 0;
 }
 

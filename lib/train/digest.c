@@ -1,0 +1,57 @@
+#include "train/run.h"
+
+/*
+ * 64 elements (a chunk) never cross a tensor's or a slice's border, so hashing chunks with their place
+ * and combining them by XOR gives the same digest for every stage and rank count.
+ */
+
+static uint64_t mix(uint64_t h)
+{
+    h ^= h >> 33;
+    h *= 0xff51afd7ed558ccdu;
+    h ^= h >> 33;
+    h *= 0xc4ceb9fe1a85ec53u;
+    return h ^ h >> 33;
+}
+
+static uint64_t hash_chunk(const unsigned char *p, size_t bytes, uint64_t place)
+{
+    uint64_t h = 0x9E3779B97F4A7C15u ^ place, any = 0;
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t word;
+        memcpy(&word, p + i, sizeof word);
+        any |= word;
+        h = mix(h ^ word);
+    }
+    return any ? h : 0; /* zeros count for nothing: padding depends on the rank count */
+}
+
+static uint64_t hash_slice(const struct zt_engine *e, int buf)
+{
+    const struct zt_plan *p = e->plan;
+    const struct zt_buf *b = &p->bufs[buf];
+    const struct zt_unit *u = &p->units[b->unit];
+    size_t elem = zt_dtype_bytes(b->dtype);
+    const unsigned char *at = zt_engine_buf(e, buf);
+    int64_t first = p->shard_rank * u->slice_elems;
+    if (b->used == (size_t)u->padded_elems * elem)
+        at += (size_t)first * elem;
+    uint64_t digest = 0;
+    for (int64_t i = 0; i < u->slice_elems; i += ZT_ELEM_ALIGN) {
+        uint64_t place = (uint64_t)b->cat << 56 ^ (uint64_t)b->unit << 40 ^ (uint64_t)(first + i);
+        digest ^= hash_chunk(at + (size_t)i * elem, ZT_ELEM_ALIGN * elem, mix(place));
+    }
+    return digest;
+}
+
+uint64_t zt_run_digest(const struct zt_engine *e)
+{
+    uint64_t digest = 0;
+    for (int i = 0; i < e->plan->n_bufs; i++) {
+        const struct zt_buf *b = &e->plan->bufs[i];
+        if (b->program < 0 && (b->cat == ZT_CAT_PARAM || b->cat == ZT_CAT_MASTER ||
+                               b->cat == ZT_CAT_OPT_M || b->cat == ZT_CAT_OPT_V))
+            digest ^= hash_slice(e, i);
+    }
+    return digest;
+}

@@ -1,0 +1,236 @@
+#include "train/engine.h"
+
+#include "base/clock.h"
+#include "optim/groups.h"
+
+enum { CANARY = 0xff }; /* NaN as fp32, bf16 and fp16 */
+
+static int alloc_arena(struct zt_engine *e, enum zt_arena_id a, struct zt_err *err)
+{
+    size_t bytes = e->plan->ledger.peak[a];
+    void *p = NULL;
+    int rc = 0;
+    switch (a) {
+    case ZT_AR_DEVICE:
+        rc = e->dev->ops->alloc(e->dev, bytes, &p, err);
+        break;
+    case ZT_AR_SHARED:
+        rc = e->coll->ops->alloc_shared(e->coll, bytes, &p, err);
+        break;
+    case ZT_AR_HOST:
+        rc = e->dev->ops->alloc_host(e->dev, bytes, &p, err);
+        break;
+    default:
+        return zt_err_set(err, ZT_EUNSUPPORTED, "NVMe offload is planned but not carried out yet");
+    }
+    if (rc)
+        return rc;
+    e->base[a] = p;
+    /* Any read of a byte that nothing wrote turns into a NaN; and the high-water mark shows. */
+    memset(p, CANARY, bytes);
+    return 0;
+}
+
+static int create_streams(struct zt_engine *e, struct zt_err *err)
+{
+    bool used[ZT_N_STREAMS] = {[ZT_ST_COMPUTE] = true};
+    for (int k = 0; k < ZT_N_PROGRAMS; k++)
+        for (int i = 0; i < e->plan->programs[k].n_ops; i++)
+            used[e->plan->programs[k].ops[i].stream] = true;
+    for (int s = 0; s < ZT_N_STREAMS; s++) {
+        if (!used[s])
+            continue;
+        int threads = s == ZT_ST_COMPUTE ? e->plan->cfg.n_threads : 1;
+        int rc = e->dev->ops->stream_create(e->dev, zt_stream_name((enum zt_stream_id)s), threads,
+                                            &e->streams[s], err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int max_ops(const struct zt_plan *p)
+{
+    int n = 1;
+    for (int k = 0; k < ZT_N_PROGRAMS; k++)
+        n = ZT_MAX(n, p->programs[k].n_ops);
+    return n;
+}
+
+/* Which part of each unit this rank updates, cut by optimizer setting. */
+static void make_ranges(struct zt_engine *e, double weight_decay)
+{
+    const struct zt_plan *p = e->plan;
+    size_t n = (size_t)p->n_units;
+    e->ranges = zt_arena_alloc(&e->memory, n, sizeof *e->ranges);
+    e->n_ranges = zt_arena_alloc(&e->memory, n, sizeof *e->n_ranges);
+    bool whole = p->cfg.stage == 0 || p->n_shards == 1;
+    for (int u = 0; u < p->n_units; u++) {
+        int64_t begin = whole ? 0 : p->shard_rank * p->units[u].slice_elems;
+        int64_t end = whole ? p->units[u].padded_elems : begin + p->units[u].slice_elems;
+        e->n_ranges[u] =
+            zt_update_ranges(p, u, begin, end, weight_decay, &e->memory, &e->ranges[u]);
+    }
+}
+
+int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_dev *dev,
+                   struct zt_coll *coll, double weight_decay, struct zt_err *err)
+{
+    memset(e, 0, sizeof *e);
+    e->plan = plan;
+    e->dev = dev;
+    e->coll = coll;
+    int rc = create_streams(e, err);
+    for (int a = 0; a < ZT_N_ARENAS && !rc; a++)
+        if (plan->ledger.peak[a])
+            rc = alloc_arena(e, (enum zt_arena_id)a, err);
+    if (rc) {
+        zt_engine_release(e);
+        return rc;
+    }
+    make_ranges(e, weight_decay);
+    size_t n = (size_t)max_ops(plan);
+    for (int i = 0; i < 2; i++)
+        e->events[i] = zt_arena_alloc(&e->memory, n, sizeof **e->events);
+    return 0;
+}
+
+void zt_engine_release(struct zt_engine *e)
+{
+    if (!e->dev)
+        return;
+    for (int s = 0; s < ZT_N_STREAMS; s++)
+        if (e->streams[s])
+            e->dev->ops->stream_free(e->streams[s]);
+    if (e->base[ZT_AR_DEVICE])
+        e->dev->ops->free(e->dev, e->base[ZT_AR_DEVICE], e->plan->ledger.peak[ZT_AR_DEVICE]);
+    if (e->base[ZT_AR_HOST])
+        e->dev->ops->free_host(e->dev, e->base[ZT_AR_HOST], e->plan->ledger.peak[ZT_AR_HOST]);
+    zt_arena_release(&e->memory);
+    memset(e, 0, sizeof *e);
+}
+
+/* Two different programs share arenas but know nothing of each other's ops: join all streams. */
+static void join_streams(struct zt_engine *e)
+{
+    struct zt_event last[ZT_N_STREAMS];
+    for (int s = 0; s < ZT_N_STREAMS; s++)
+        if (e->streams[s])
+            last[s] = e->dev->ops->record(e->streams[s]);
+    for (int s = 0; s < ZT_N_STREAMS; s++)
+        for (int t = 0; t < ZT_N_STREAMS; t++)
+            if (s != t && e->streams[s] && e->streams[t])
+                e->dev->ops->wait(e->streams[s], last[t]);
+}
+
+struct stamp {
+    int64_t *where;
+};
+
+static int write_stamp(void *arg, struct zt_err *err)
+{
+    (void)err;
+    *((struct stamp *)arg)->where = zt_now_ns();
+    return 0;
+}
+
+static void stamp(struct zt_engine *e, const struct zt_op *op, int64_t *where)
+{
+    struct stamp s = {where};
+    e->dev->ops->host_call(e->streams[op->stream], write_stamp, &s, sizeof s);
+}
+
+/* Tell the sanitizer what the op says it touches, so that races in foreign code are seen as well. */
+static void announce(struct zt_engine *e, const struct zt_program *prog, const struct zt_op *op)
+{
+    for (int i = 0; i < op->n_accesses; i++) {
+        const struct zt_access *a = &prog->accesses[op->first_access + i];
+        struct zt_range r = {(unsigned char *)zt_engine_buf(e, a->buf) + a->begin,
+                             a->end - a->begin, (a->mode & ZT_WRITE) != 0};
+        zt_dev_announce(e->streams[op->stream], &r, 1);
+    }
+}
+
+void zt_engine_run(struct zt_engine *e, enum zt_program_kind k)
+{
+    const struct zt_program *prog = &e->plan->programs[k];
+    ZT_ASSERT_CMP(prog->n_ops, >, 0);
+    bool follows_itself = e->has_run && e->last_program == k;
+    if (e->has_run && !(follows_itself && prog->repeats)) {
+        join_streams(e);
+        follows_itself = false;
+    }
+    e->now ^= 1;
+    struct zt_event *now = e->events[e->now], *before = e->events[!e->now];
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct zt_op *op = &prog->ops[i];
+        struct zt_stream *s = e->streams[op->stream];
+        for (int w = 0; w < op->n_waits; w++) {
+            const struct zt_wait *wait = &prog->waits[op->first_wait + w];
+            if (wait->delta == 0)
+                e->dev->ops->wait(s, now[wait->op]);
+            else if (follows_itself)
+                e->dev->ops->wait(s, before[wait->op]);
+        }
+        bool traced = e->times && k == ZT_PROG_TRAIN;
+        if (traced)
+            stamp(e, op, &e->times[i].begin_ns);
+        announce(e, prog, op);
+        zt_engine_submit(e, prog, op);
+        if (traced)
+            stamp(e, op, &e->times[i].end_ns);
+        now[i] = e->dev->ops->record(s);
+        if (e->serial) {
+            struct zt_err ignored; /* it stays in the stream and comes out of drain */
+            if (e->dev->ops->sync(now[i], &ignored))
+                break;
+        }
+    }
+    e->last_program = k;
+    e->has_run = true;
+    if (k == ZT_PROG_TRAIN)
+        e->n_train_runs++;
+}
+
+int zt_engine_drain(struct zt_engine *e, struct zt_err *err)
+{
+    int rc = 0;
+    for (int s = 0; s < ZT_N_STREAMS; s++) {
+        struct zt_err one;
+        if (!e->streams[s] || !e->dev->ops->sync(e->dev->ops->record(e->streams[s]), &one))
+            continue;
+        if (!rc || (err->code == ZT_EPEER && one.code != ZT_EPEER))
+            *err = one; /* a lost peer is the consequence, not the cause */
+        rc = err->code;
+    }
+    return rc;
+}
+
+int zt_engine_outcome(struct zt_engine *e, int64_t run, struct zt_step_outcome *out,
+                      struct zt_err *err)
+{
+    ZT_ASSERT_CMP(run, >=, e->n_train_runs - 2);
+    ZT_ASSERT_CMP(run, <, e->n_train_runs);
+    int rc = e->dev->ops->sync(e->outcome_events[run & 1], err);
+    if (!rc)
+        *out = e->outcomes[run & 1];
+    return rc;
+}
+
+void *zt_engine_operand(const struct zt_engine *e, const struct zt_program *prog,
+                        const struct zt_op *op, enum zt_role role, int nth)
+{
+    const struct zt_access *a = zt_op_operand(prog, op, role, nth);
+    return a ? (unsigned char *)zt_engine_buf(e, a->buf) + a->begin : NULL;
+}
+
+size_t zt_engine_touched(const struct zt_engine *e, enum zt_arena_id a)
+{
+    unsigned char canary[ZT_BUF_ALIGN];
+    memset(canary, CANARY, sizeof canary);
+    size_t touched = 0;
+    for (size_t at = 0; at + ZT_BUF_ALIGN <= e->plan->ledger.peak[a]; at += ZT_BUF_ALIGN)
+        if (memcmp(e->base[a] + at, canary, ZT_BUF_ALIGN) != 0)
+            touched += ZT_BUF_ALIGN;
+    return touched;
+}

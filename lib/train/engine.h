@@ -1,0 +1,123 @@
+/*
+ * engine.h: arenas, streams and the loop that submits ops. Internal to lib/train (and its tests).
+ */
+#ifndef ZT_TRAIN_ENGINE_H
+#define ZT_TRAIN_ENGINE_H
+
+#include "coll/coll.h"
+#include "plan/plan.h"
+
+struct zt_feed;
+struct zt_source;
+
+/* What a step ended with, and when it reached the host. */
+struct zt_step_outcome {
+    struct zt_step_result result;
+    int64_t done_ns;
+};
+
+/* When an op ran, ns of the monotonic clock: for the overlap tests and wall_clock_breakdown. */
+struct zt_op_time {
+    int64_t begin_ns, end_ns;
+};
+
+struct zt_engine {
+    const struct zt_plan *plan;
+    struct zt_dev *dev;
+    struct zt_coll *coll;
+    const struct zt_feed *feed_train, *feed_eval;
+    const struct zt_source *source;
+    const struct zt_update_range *
+        *ranges; /* (n_units): of this rank's slice, or of the full unit */
+    int *n_ranges;
+    struct zt_arena memory; /* of the tables above */
+
+    unsigned char *base[ZT_N_ARENAS];
+    struct zt_stream *streams[ZT_N_STREAMS]; /* NULL: the plan does not use it */
+    struct zt_event *events[2];              /* by op: of this and of the previous iteration */
+    int now;                                 /* which of the two is this iteration's */
+    enum zt_program_kind last_program;
+    bool has_run;
+
+    /* What the host tells the program that it submits next; copied into tasks. */
+    int64_t next_batch; /* LOAD_BATCH: which global batch of its feed */
+    int64_t logits_at;  /* GENERATE: position whose logits are wanted */
+    const int32_t *prompt;
+    struct zt_vote_request request;
+    struct zt_step_block initial; /* INIT writes it into the step block */
+
+    struct zt_step_outcome outcomes[2]; /* TRAIN: the host reads one step behind */
+    struct zt_event outcome_events[2];
+    int64_t n_train_runs;
+
+    bool serial;              /* debug: finish each op before the next is submitted */
+    struct zt_op_time *times; /* (n_ops) of the last TRAIN run, when tracing; else NULL */
+};
+
+/*
+ * Allocate arenas (filled with a canary, a NaN in every floating type) and create streams. The engine
+ * keeps the pointers; dev and coll outlive it.
+ */
+int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_dev *dev,
+                   struct zt_coll *coll, double weight_decay, struct zt_err *err) ZT_MUST_CHECK;
+void zt_engine_release(struct zt_engine *e);
+
+/* Submit one run of a program. Returns at once; failures come out of sync and drain. */
+void zt_engine_run(struct zt_engine *e, enum zt_program_kind k);
+
+/* Wait until everything submitted is done. The first failure of any stream. */
+int zt_engine_drain(struct zt_engine *e, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Wait for what TRAIN run number `run` ended with (0-based; the last run or the one before). */
+int zt_engine_outcome(struct zt_engine *e, int64_t run, struct zt_step_outcome *out,
+                      struct zt_err *err) ZT_MUST_CHECK;
+
+/* Address of an operand; NULL when the op has none with that role. */
+void *zt_engine_operand(const struct zt_engine *e, const struct zt_program *prog,
+                        const struct zt_op *op, enum zt_role role, int nth);
+static inline void *zt_engine_buf(const struct zt_engine *e, int buf)
+{
+    const struct zt_buf *b = &e->plan->bufs[buf];
+    return e->base[b->arena] + b->offset;
+}
+
+/* Bytes of an arena that no longer hold the canary, in blocks of ZT_BUF_ALIGN. */
+size_t zt_engine_touched(const struct zt_engine *e, enum zt_arena_id a);
+
+/* handlers.c: enqueue the op's work on its stream. */
+void zt_engine_submit(struct zt_engine *e, const struct zt_program *prog, const struct zt_op *op);
+
+/* ---- feed.c: which samples a batch holds ---- */
+
+struct zt_dataset;
+
+/*
+ * Global batch k of a feed holds samples k * batch .. of its order. Row b of micro-batch m of rank r
+ * is sample (m * world + r) * micro + b of it. A feed with an end (evaluation) fills rows beyond it
+ * with masked targets.
+ */
+struct zt_feed {
+    const struct zt_dataset *data;
+    int rank, world, accum;
+    int64_t micro, seq_len;
+    int64_t end; /* samples; -1: goes round for ever */
+};
+
+int zt_feed_fill(const struct zt_feed *f, int64_t batch, int32_t *hbatch,
+                 struct zt_err *err) ZT_MUST_CHECK;
+
+/* ---- source.c: where parameters come from ---- */
+
+struct zt_weights;
+
+struct zt_source {
+    const struct zt_model *model;
+    const struct zt_weights *weights; /* NULL: initialise */
+    uint64_t seed;
+};
+
+/* Elements [begin, begin + n) of a unit, fp32; padding is zero. */
+void zt_source_fill(const struct zt_source *s, const struct zt_plan *p, int unit, int64_t begin,
+                    int64_t n, float *out);
+
+#endif

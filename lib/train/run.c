@@ -1,0 +1,352 @@
+#include "train/run.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#include "base/clock.h"
+#include "ckpt/safetensors.h"
+#include "data/data.h"
+#include "metrics/metrics.h"
+
+/* Everything of one run, so that one release function ends it from any point. */
+struct run {
+    const struct zt_recipe *r;
+    const struct zt_train_env *env;
+    struct zt_arena arena;
+    struct zt_model *model;
+    struct zt_plan *plan;
+    struct zt_run_data data;
+    struct zt_weights weights;
+    bool has_weights;
+    struct zt_source source;
+    struct zt_feed feed_train, feed_eval;
+    struct zt_engine engine;
+    int64_t rss_before_arenas;
+    int64_t last_done_ns;
+    double flops_per_token, peak_flops;
+    bool stopping;
+};
+
+/* Send a JSON object up; steals it. */
+static int report(const struct run *run, json_t *o, struct zt_err *err)
+{
+    char *text = json_dumps(o, JSON_COMPACT);
+    json_decref(o);
+    if (!text)
+        return zt_err_set(err, ZT_ENOMEM, "a report could not be written as JSON");
+    int rc = run->env->report(run->env->ctx, text, strlen(text), err);
+    free(text);
+    return rc;
+}
+
+static void release(struct run *run)
+{
+    zt_engine_release(&run->engine);
+    if (run->has_weights)
+        zt_weights_close(&run->weights);
+    zt_run_data_close(&run->data);
+    if (run->plan)
+        zt_plan_free(run->plan);
+    zt_arena_release(&run->arena);
+}
+
+static struct zt_step_block initial_step_block(const struct zt_recipe *r)
+{
+    struct zt_step_block sb = {
+        .adam_t = 1,
+        .grad_scale = 1,
+        .loss_scale = 1,
+        .beta1 = (float)r->optimizer.beta1,
+        .beta2 = (float)r->optimizer.beta2,
+        .eps = (float)r->optimizer.eps,
+        .max_norm = (float)r->gradient_clipping,
+        .nonfinite_rule = (int32_t)r->train.on_nonfinite,
+        .seed = r->train.seed,
+        .schedule = r->schedule,
+    };
+    zt_step_refresh(&sb);
+    return sb;
+}
+
+static int set_up_plan(struct run *run, struct zt_err *err)
+{
+    const struct zt_train_env *env = run->env;
+    struct zt_plan_config cfg;
+    int rc = zt_train_model(run->r, &run->arena, &run->model, err);
+    if (!rc)
+        rc = zt_train_plan_config(run->r, run->model, env->world, env->n_threads,
+                                  env->dev->ops->kind, -1, &cfg, err);
+    if (!rc)
+        rc = zt_plan_build(run->model, &cfg, env->rank, &run->plan, err);
+    return rc;
+}
+
+static int set_up_data(struct run *run, struct zt_err *err)
+{
+    const struct zt_plan_config *cfg = &run->plan->cfg;
+    int rc = zt_run_data_open(run->r, &run->data, err);
+    if (!rc && run->r->model.from) {
+        rc = zt_weights_open(run->r->model.from, run->model, &run->weights, err);
+        run->has_weights = rc == 0;
+    }
+    if (rc)
+        return rc;
+    run->source =
+        (struct zt_source){run->model, run->has_weights ? &run->weights : NULL, run->r->train.seed};
+    run->feed_train = (struct zt_feed){run->data.train,
+                                       run->env->rank,
+                                       run->env->world,
+                                       cfg->accum,
+                                       cfg->micro_batch,
+                                       cfg->seq_len,
+                                       -1};
+    if (run->data.val)
+        run->feed_eval = (struct zt_feed){run->data.val,
+                                          run->env->rank,
+                                          run->env->world,
+                                          1,
+                                          cfg->eval_micro_batch,
+                                          cfg->seq_len,
+                                          zt_dataset_samples(run->data.val)};
+    return 0;
+}
+
+static int set_up_engine(struct run *run, struct zt_err *err)
+{
+    int64_t pss;
+    zt_process_memory(&run->rss_before_arenas, &pss);
+    int rc = zt_engine_init(&run->engine, run->plan, run->env->dev, run->env->coll,
+                            run->r->optimizer.weight_decay, err);
+    if (rc)
+        return rc;
+    struct zt_engine *e = &run->engine;
+    e->feed_train = &run->feed_train;
+    e->feed_eval = &run->feed_eval;
+    e->source = &run->source;
+    e->initial = initial_step_block(run->r);
+    zt_engine_run(e, ZT_PROG_INIT);
+    return zt_engine_drain(e, err);
+}
+
+static int report_start(const struct run *run, struct zt_err *err)
+{
+    const struct zt_plan *p = run->plan;
+    struct zt_str data = {0};
+    zt_dataset_describe(run->data.train, &data);
+    int rc = report(run,
+                    json_pack("{s:s, s:I, s:I, s:f, s:f, s:s, s:b}", "type", "start", "params",
+                              (json_int_t)p->model->n_elems, "tokens_per_step",
+                              (json_int_t)(run->r->batch.train * p->cfg.seq_len), "flops_per_token",
+                              run->flops_per_token, "peak_flops", run->peak_flops, "data",
+                              zt_str_get(&data), "from_weights", run->has_weights),
+                    err);
+    zt_str_release(&data);
+    return rc;
+}
+
+static int evaluate(struct run *run, int64_t step, struct zt_err *err)
+{
+    double loss;
+    int64_t tokens;
+    int rc = zt_engine_drain(&run->engine, err);
+    if (!rc)
+        rc = zt_run_eval(&run->engine, run->r->train.eval_batches, &loss, &tokens, err);
+    run->last_done_ns = 0; /* this pause is not part of a step's time */
+    if (rc || run->env->rank != 0)
+        return rc;
+    json_t *value = isfinite(loss) ? json_real(loss) : json_null();
+    return report(run,
+                  json_pack("{s:s, s:I, s:o, s:I}", "type", "eval", "step", (json_int_t)step,
+                            "val_loss", value, "tokens", (json_int_t)tokens),
+                  err);
+}
+
+static int sample(struct run *run, int64_t step, struct zt_err *err)
+{
+    const struct zt_recipe_train *t = &run->r->train;
+    struct zt_sampling s = {t->sample_prompt ? t->sample_prompt : "", t->sample_tokens,
+                            t->sample_temperature, t->sample_top_k, t->seed};
+    struct zt_str text = {0};
+    int rc = zt_engine_drain(&run->engine, err);
+    if (!rc)
+        rc = zt_run_sample(&run->engine, &s, step, &text, err);
+    run->last_done_ns = 0;
+    if (!rc && run->env->rank == 0) {
+        json_t *bytes = json_stringn(zt_str_get(&text), text.len);
+        if (!bytes) { /* not UTF-8 (a young model's bytes): shown as Latin-1 would be wrong */
+            struct zt_str safe = {0};
+            for (size_t i = 0; i < text.len; i++) {
+                unsigned char ch = (unsigned char)text.buf[i];
+                if (ch < 0x80)
+                    zt_str_add(&safe, &text.buf[i], 1);
+                else
+                    zt_str_printf(&safe, "\\x%02x", ch);
+            }
+            bytes = json_stringn(zt_str_get(&safe), safe.len);
+            zt_str_release(&safe);
+        }
+        rc = report(
+            run,
+            json_pack("{s:s, s:I, s:o}", "type", "sample", "step", (json_int_t)step, "text", bytes),
+            err);
+    }
+    zt_str_release(&text);
+    return rc;
+}
+
+/* Between steps: evaluation and text samples that are due after `done` steps. */
+static int between_steps(struct run *run, int64_t done, bool last, struct zt_err *err)
+{
+    const struct zt_recipe_train *t = &run->r->train;
+    int rc = 0;
+    bool due = t->eval_every > 0 && (done % t->eval_every == 0 || last);
+    if (run->data.val && due)
+        rc = evaluate(run, done, err);
+    due = t->sample_every > 0 && done > 0 && (done % t->sample_every == 0 || last);
+    if (!rc && due)
+        rc = sample(run, done, err);
+    return rc;
+}
+
+static int report_step(struct run *run, const struct zt_step_outcome *o, struct zt_err *err)
+{
+    const struct zt_plan *p = run->plan;
+    int64_t tokens = run->r->batch.train * p->cfg.seq_len, rss_peak, pss;
+    const struct zt_step_block *sb = &o->result.sb;
+    double dt = run->last_done_ns ? (double)(o->done_ns - run->last_done_ns) * 1e-9 : 0;
+    run->last_done_ns = o->done_ns;
+    zt_process_memory(&rss_peak, &pss);
+    struct zt_metrics m = {
+        .step = sb->step + 1,
+        .loss = sb->loss,
+        .lr = (double)sb->lr,
+        .grad_norm = sb->grad_norm,
+        .grad_norm_clipped = sb->grad_norm_clipped,
+        .loss_scale = (double)sb->loss_scale,
+        .skipped = sb->skipped + !sb->apply,
+        .tokens = (sb->step + 1) * tokens,
+        .tokens_per_s = dt > 0 ? (double)tokens / dt : NAN,
+        .step_ms = dt > 0 ? dt * 1e3 : NAN,
+        .mfu = dt > 0 && run->peak_flops > 0
+                   ? run->flops_per_token * (double)tokens / dt / run->peak_flops
+                   : NAN,
+        .device_peak_bytes = (int64_t)(p->ledger.peak[ZT_AR_DEVICE] + p->ledger.peak[ZT_AR_SHARED]),
+        .host_peak_bytes = rss_peak,
+    };
+    struct zt_str line = {0};
+    zt_metrics_to_json(&m, &line);
+    int rc = run->env->report(run->env->ctx, line.buf, line.len, err);
+    zt_str_release(&line);
+    return rc;
+}
+
+/* Take in the result of TRAIN run `i`; every rank comes to the same conclusions. */
+static int conclude(struct run *run, int64_t i, struct zt_err *err)
+{
+    struct zt_step_outcome o;
+    int rc = zt_engine_outcome(&run->engine, i, &o, err);
+    if (!rc && run->env->rank == 0)
+        rc = report_step(run, &o, err);
+    if (rc)
+        return rc;
+    const struct zt_step_block *sb = &o.result.sb;
+    run->stopping |= o.result.vote.stop != 0;
+    if (o.result.vote.nonfinite && run->r->train.on_nonfinite == ZT_NONFINITE_ERROR)
+        return zt_err_set(err, ZT_ENUMERIC,
+                          "step %lld: the %s is not finite (loss %g, gradient norm %g); lower the "
+                          "learning rate, or set train.on_nonfinite: skip to leave out such steps",
+                          (long long)sb->step + 1, isfinite(sb->loss) ? "gradient" : "loss",
+                          sb->loss, sb->grad_norm);
+    return 0;
+}
+
+/*
+ * The host runs one step ahead: it submits step i + 1, then reads the result of step i. A stop that was
+ * voted in step i is therefore carried out after step i + 1, on every rank alike.
+ */
+static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
+{
+    struct zt_engine *e = &run->engine;
+    int64_t steps = run->r->train.steps, step = 0, seen = 0;
+    int rc = between_steps(run, 0, steps == 0, err);
+    while (!rc && step < steps && !run->stopping) {
+        e->next_batch = step + 1;
+        e->request.stop = run->env->stop_requested(run->env->ctx);
+        zt_engine_run(e, ZT_PROG_TRAIN);
+        step++;
+        bool pause = run->r->train.eval_every > 0 && step % run->r->train.eval_every == 0;
+        pause |= run->r->train.sample_every > 0 && step % run->r->train.sample_every == 0;
+        pause |= step == steps;
+        while (!rc && seen < step - (pause ? 0 : 1))
+            rc = conclude(run, seen++, err);
+        if (!rc && pause && step < steps)
+            rc = between_steps(run, step, false, err);
+    }
+    while (!rc && seen < step)
+        rc = conclude(run, seen++, err);
+    if (!rc && step > 0)
+        rc = between_steps(run, step, true, err);
+    *steps_done = step;
+    return rc;
+}
+
+static json_t *arenas_json(const size_t bytes[ZT_N_ARENAS])
+{
+    return json_pack("{s:I, s:I, s:I}", "device", (json_int_t)bytes[ZT_AR_DEVICE], "shared",
+                     (json_int_t)bytes[ZT_AR_SHARED], "host", (json_int_t)bytes[ZT_AR_HOST]);
+}
+
+/* Predicted beside measured: what the plan promised, what was touched, what lies outside. */
+static int report_memory(struct run *run, struct zt_err *err)
+{
+    size_t touched[ZT_N_ARENAS] = {0};
+    int64_t rss_peak, pss;
+    char digest[20];
+    for (int a = 0; a < ZT_N_ARENAS; a++)
+        if (run->engine.base[a])
+            touched[a] = zt_engine_touched(&run->engine, (enum zt_arena_id)a);
+    zt_process_memory(&rss_peak, &pss);
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)zt_run_digest(&run->engine));
+    return report(run,
+                  json_pack("{s:s, s:i, s:o, s:o, s:I, s:I, s:I, s:s}", "type", "memory", "rank",
+                            run->env->rank, "predicted", arenas_json(run->plan->ledger.peak),
+                            "touched", arenas_json(touched), "outside_bytes",
+                            (json_int_t)run->rss_before_arenas, "rss_peak_bytes",
+                            (json_int_t)rss_peak, "pss_bytes", (json_int_t)pss, "digest", digest),
+                  err);
+}
+
+int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, struct zt_err *err)
+{
+    struct run run = {.r = r, .env = env};
+    int64_t steps_done = 0;
+    int rc = set_up_plan(&run, err);
+    if (!rc)
+        rc = set_up_data(&run, err);
+    if (!rc)
+        rc = set_up_engine(&run, err);
+    if (!rc) {
+        struct zt_shape shape = {run.plan->cfg.micro_batch, run.plan->cfg.seq_len,
+                                 run.plan->cfg.dtype,       run.plan->cfg.dev_kind,
+                                 run.plan->cfg.n_threads,   true};
+        run.flops_per_token = zt_model_train_flops_per_token(run.model, &shape);
+        run.peak_flops = zt_run_peak_flops(env->dev, env->n_threads) * env->world;
+        if (env->rank == 0)
+            rc = report_start(&run, err);
+    }
+    if (!rc)
+        rc = train_loop(&run, &steps_done, err);
+    if (!rc)
+        rc = report_memory(&run, err);
+    if (!rc)
+        rc = env->coll->ops->barrier(env->coll, err);
+    if (!rc && env->rank == 0)
+        rc = report(&run,
+                    json_pack("{s:s, s:I, s:b}", "type", "end", "step", (json_int_t)steps_done,
+                              "stopped", run.stopping && steps_done < r->train.steps),
+                    err);
+    if (rc)
+        env->coll->ops->abort(env->coll);
+    release(&run);
+    return rc;
+}

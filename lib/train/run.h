@@ -1,0 +1,55 @@
+/*
+ * run.h: pieces of one worker's life, shared by the files of lib/train. Internal.
+ */
+#ifndef ZT_TRAIN_RUN_H
+#define ZT_TRAIN_RUN_H
+
+#include "train/engine.h"
+#include "train/train.h"
+
+struct zt_dataset;
+
+/* The training set, and the validation set where there is one. */
+struct zt_run_data {
+    struct zt_dataset *train, *val;
+};
+
+int zt_run_data_open(const struct zt_recipe *r, struct zt_run_data *d,
+                     struct zt_err *err) ZT_MUST_CHECK;
+void zt_run_data_close(struct zt_run_data *d);
+
+/* Mean validation loss over all ranks' batches, and the tokens it is the mean of. */
+int zt_run_eval(struct zt_engine *e, int64_t max_batches, double *loss, int64_t *tokens,
+                struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * Continue a prompt. Every rank computes the same logits and draws the same numbers, so none has to
+ * tell the others. Text is bytes; ids of 256 and above are shown as <id>.
+ */
+struct zt_sampling {
+    const char *prompt;
+    int64_t n_tokens;
+    double temperature;
+    int top_k;
+    uint64_t seed;
+};
+
+int zt_run_sample(struct zt_engine *e, const struct zt_sampling *s, int64_t step,
+                  struct zt_str *text, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Pick a token from fp32 logits; `u` uniform in (0, 1). top_k 0: all; temperature 0: the largest. */
+int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, int top_k, double u);
+
+/*
+ * Digest of this rank's slices of parameters, master and moments; nothing may be running. The XOR over
+ * all ranks is the digest of the training state, the same for every stage and rank count.
+ */
+uint64_t zt_run_digest(const struct zt_engine *e);
+
+/* Bytes of this process: resident high-water mark and proportional share now; 0 when not known. */
+void zt_process_memory(int64_t *rss_peak, int64_t *pss);
+
+/* Measured fp32 matmul rate of one worker, FLOP/s (CPU); 0 when not known. */
+double zt_run_peak_flops(struct zt_dev *dev, int n_threads);
+
+#endif

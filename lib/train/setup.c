@@ -1,0 +1,163 @@
+#include "train/train.h"
+
+#include "ckpt/safetensors.h"
+#include "data/data.h"
+#include "train/run.h"
+
+int zt_train_model(const struct zt_recipe *r, struct zt_arena *arena, struct zt_model **out,
+                   struct zt_err *err)
+{
+    const struct zt_recipe_model *m = &r->model;
+    struct zt_model_config cfg = {
+        .type = strcmp(m->model_type, "gpt2") == 0 ? ZT_MODEL_GPT2 : ZT_MODEL_LLAMA,
+        .n_layer = (int)m->n_layer,
+        .n_head = (int)m->n_head,
+        .n_kv_head = (int)m->n_kv_head,
+        .head_dim = (int)m->head_dim,
+        .n_embd = m->n_embd,
+        .n_inner = m->n_inner,
+        .vocab_size = m->vocab_size,
+        .n_positions = m->n_positions,
+        .norm_eps = (float)m->norm_eps,
+        .initializer_range = (float)m->initializer_range,
+        .tie_embeddings = m->tie_word_embeddings,
+        .embd_pdrop = m->embd_pdrop,
+        .resid_pdrop = m->resid_pdrop,
+        .attn_pdrop = m->attn_pdrop,
+    };
+    return zt_model_build(&cfg, arena, out, err);
+}
+
+static enum zt_dtype dtype_of(enum zt_precision p)
+{
+    static const enum zt_dtype types[] = {
+        [ZT_PREC_FP32] = ZT_F32, [ZT_PREC_BF16] = ZT_BF16, [ZT_PREC_FP16] = ZT_F16};
+    return types[p];
+}
+
+static enum zt_offload offload_of(enum zt_offload_device d)
+{
+    static const enum zt_offload kinds[] = {[ZT_OFFLOAD_TO_NONE] = ZT_OFFLOAD_NONE,
+                                            [ZT_OFFLOAD_TO_CPU] = ZT_OFFLOAD_CPU,
+                                            [ZT_OFFLOAD_TO_NVME] = ZT_OFFLOAD_NVME};
+    return kinds[d];
+}
+
+int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, int n_ranks,
+                         int n_threads, enum zt_dev_kind kind, int stage,
+                         struct zt_plan_config *cfg, struct zt_err *err)
+{
+    if (r->data.seq_len > m->cfg.n_positions)
+        return zt_err_set(err, ZT_EINPUT,
+                          "data.seq_len is %lld, but the model has only %lld positions "
+                          "(model.n_positions)",
+                          (long long)r->data.seq_len, (long long)m->cfg.n_positions);
+    *cfg = (struct zt_plan_config){
+        .stage = stage < 0 ? r->zero.stage : stage,
+        .mesh = {{[ZT_AXIS_PIPELINE] = 1,
+                  [ZT_AXIS_REPLICATE] = 1,
+                  [ZT_AXIS_SHARD] = n_ranks,
+                  [ZT_AXIS_CONTEXT] = 1,
+                  [ZT_AXIS_TENSOR] = 1}},
+        .dtype = dtype_of(r->precision),
+        .micro_batch = r->batch.micro,
+        .seq_len = r->data.seq_len,
+        .accum = (int)r->batch.accum,
+        .eval_micro_batch = r->data.val.n || r->data.val_fraction > 0 ? r->batch.micro : 0,
+        .generate = r->train.sample_every > 0,
+        .recompute = r->train.recompute ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE,
+        .offload_optimizer = offload_of(r->zero.offload_optimizer),
+        .offload_param = offload_of(r->zero.offload_param),
+        .overlap_comm = r->zero.overlap_comm,
+        .reduce_every_micro_batch = r->train.reduce_every_micro_batch,
+        .comm_dtype = r->comm_dtype,
+        .prefetch_bytes =
+            (size_t)r->zero.prefetch_bucket_size * zt_dtype_bytes(dtype_of(r->precision)),
+        .dev_kind = kind,
+        .n_threads = n_threads,
+        .shared_arena = kind == ZT_DEV_CPU,
+        .profile = zt_profile_find(kind == ZT_DEV_CPU ? "cpu" : "fast"),
+        .profile_known = true,
+    };
+    return 0;
+}
+
+static int open_dataset(const struct zt_recipe *r, const struct zt_str_list *paths,
+                        const int64_t range[2], const char *key, bool shuffle,
+                        struct zt_dataset **out, struct zt_err *err)
+{
+    struct zt_dataset_opts opts = {
+        .paths = *paths,
+        .format = r->data.format,
+        .seq_len = r->data.seq_len,
+        .vocab_size = r->model.vocab_size,
+        .range = {range[0], range[1]},
+        .shuffle = shuffle,
+        .seed = r->train.seed,
+    };
+    return zt_dataset_open(&opts, out, err) ? zt_err_wrap(err, "%s", key) : 0;
+}
+
+/* data.val_fraction holds out the end of the training tokens. */
+static int split_range(const struct zt_recipe *r, int64_t train[2], int64_t val[2],
+                       struct zt_err *err)
+{
+    struct zt_dataset *all;
+    int rc = open_dataset(r, &r->data.train, r->data.range_train, "data.train", false, &all, err);
+    if (rc)
+        return rc;
+    int64_t begin = ZT_MAX(r->data.range_train[0], (int64_t)0), n = zt_dataset_tokens(all);
+    int64_t cut = begin + n - (int64_t)((double)n * r->data.val_fraction);
+    zt_dataset_free(all);
+    train[0] = begin;
+    train[1] = val[0] = cut;
+    val[1] = begin + n;
+    return 0;
+}
+
+int zt_run_data_open(const struct zt_recipe *r, struct zt_run_data *d, struct zt_err *err)
+{
+    memset(d, 0, sizeof *d);
+    int64_t train[2] = {r->data.range_train[0], r->data.range_train[1]};
+    int64_t val[2] = {r->data.range_val[0], r->data.range_val[1]};
+    const struct zt_str_list *val_paths = &r->data.val;
+    bool held_out = !r->data.val.n && r->data.val_fraction > 0;
+    int rc = 0;
+    if (held_out) {
+        rc = split_range(r, train, val, err);
+        val_paths = &r->data.train;
+    }
+    if (!rc)
+        rc = open_dataset(r, &r->data.train, train, "data.train", r->data.shuffle, &d->train, err);
+    /* A limited evaluation takes the same shuffled part of the set every time. */
+    if (!rc && (r->data.val.n || held_out))
+        rc = open_dataset(r, val_paths, val, "data.val", r->train.eval_batches > 0, &d->val, err);
+    if (rc)
+        zt_run_data_close(d);
+    return rc;
+}
+
+void zt_run_data_close(struct zt_run_data *d)
+{
+    if (d->train)
+        zt_dataset_free(d->train);
+    if (d->val)
+        zt_dataset_free(d->val);
+    memset(d, 0, sizeof *d);
+}
+
+int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct zt_err *err)
+{
+    struct zt_run_data d;
+    int rc = zt_run_data_open(r, &d, err);
+    if (rc)
+        return rc;
+    zt_run_data_close(&d);
+    if (!r->model.from)
+        return 0;
+    struct zt_weights w;
+    rc = zt_weights_open(r->model.from, m, &w, err);
+    if (!rc)
+        zt_weights_close(&w);
+    return rc;
+}

@@ -1,0 +1,57 @@
+/*
+ * train.h: the engine. It executes the plan's programs and decides nothing that the plan has decided.
+ *
+ *   setup.c    recipe -> model description, plan configuration, checks before a start
+ *   run.c      one worker's life: set-up, the loop over steps, evaluation, samples, the end
+ *   engine.c   arenas, streams, and the one loop that submits a program's ops
+ *   handlers.c one handler per op kind: operands by role -> device kernels and collectives
+ *   source.c   values of parameters: initial (counter-based) or from a folder of weights
+ *   feed.c     batches: dataset positions -> host batch buffers
+ *
+ * What one training step does, in files: zt_train_run() calls zt_engine_run(TRAIN); engine.c walks
+ * the op list in program order; for each op it makes the op's stream wait for the events that the
+ * plan names and calls the handler; the handler enqueues kernels (dev/) or a collective (coll/) and
+ * returns. The host meets the device only to read the RESULT of the step before.
+ */
+#ifndef ZT_TRAIN_TRAIN_H
+#define ZT_TRAIN_TRAIN_H
+
+#include "coll/coll.h"
+#include "plan/plan.h"
+#include "recipe/recipe.h"
+
+/* Recipe -> model description. Rank-independent; in `arena`. */
+int zt_train_model(const struct zt_recipe *r, struct zt_arena *arena, struct zt_model **out,
+                   struct zt_err *err) ZT_MUST_CHECK;
+
+/* Recipe -> plan configuration. `stage` < 0: the recipe's. */
+int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, int n_ranks,
+                         int n_threads, enum zt_dev_kind kind, int stage,
+                         struct zt_plan_config *cfg, struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * Everything that can be known to be wrong before a process is started: data files open and hold
+ * enough, weights match the model, shapes fit. For runs whose files are on this host.
+ */
+int zt_train_check(const struct zt_recipe *r, const struct zt_model *m,
+                   struct zt_err *err) ZT_MUST_CHECK;
+
+/* One worker's surroundings. */
+struct zt_train_env {
+    int rank, world, n_threads;
+    struct zt_dev *dev;
+    struct zt_coll *coll;
+    void *ctx;
+    /* A JSON object (one line, no newline) for the front end. Rank 0's steps, everyone's memory. */
+    int (*report)(void *ctx, const char *json, size_t len, struct zt_err *err);
+    bool (*stop_requested)(void *ctx);
+};
+
+/*
+ * Train to the end (or to a stop asked for). Blocks. Reports are objects with "type": "start",
+ * "step", "eval", "sample", "memory", "end"; metrics.h names the fields.
+ */
+int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env,
+                 struct zt_err *err) ZT_MUST_CHECK;
+
+#endif

@@ -1,0 +1,378 @@
+#include "harness.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "data/data.h"
+#include "train/run.h"
+
+/*
+ * A small model trained by ranks that are threads of this process, each with its own device, transport
+ * and engine, over shared memory as in a real run.
+ */
+
+enum { MAX_RANKS = 4, STEPS = 5 };
+
+struct job {
+    int n_ranks;
+    struct zt_plan_config cfg;
+    struct zt_model *model;
+    struct zt_shm_job shm;
+    int arena_fds[MAX_RANKS];
+    bool trace, serial;
+    int drop_wait; /* index into TRAIN's waits of rank 0, -1: none */
+};
+
+struct rank {
+    struct job *job;
+    int rank;
+    struct zt_err err;
+    int rc;
+    double loss[STEPS], norm[STEPS];
+    uint64_t digest;
+    double overlap_s, comm_s; /* of the last step */
+    size_t touched[ZT_N_ARENAS], peak[ZT_N_ARENAS];
+    int n_waits;
+};
+
+static double overlap(const struct zt_engine *e, double *comm_s)
+{
+    const struct zt_program *prog = &e->plan->programs[ZT_PROG_TRAIN];
+    double both = 0;
+    *comm_s = 0;
+    for (int i = 0; i < prog->n_ops; i++) {
+        if (!prog->ops[i].group)
+            continue;
+        *comm_s += (double)(e->times[i].end_ns - e->times[i].begin_ns) * 1e-9;
+        for (int j = 0; j < prog->n_ops; j++) {
+            enum zt_op_kind k = prog->ops[j].kind;
+            if (k != ZT_OP_FORWARD && k != ZT_OP_BACKWARD)
+                continue;
+            int64_t lo = ZT_MAX(e->times[i].begin_ns, e->times[j].begin_ns);
+            int64_t hi = ZT_MIN(e->times[i].end_ns, e->times[j].end_ns);
+            if (hi > lo)
+                both += (double)(hi - lo) * 1e-9;
+        }
+    }
+    return both;
+}
+
+static int train(struct rank *r, struct zt_engine *e)
+{
+    const struct zt_program *prog = &e->plan->programs[ZT_PROG_TRAIN];
+    struct zt_op_time *times = zt_xcalloc((size_t)prog->n_ops, sizeof *times);
+    e->times = r->job->trace ? times : NULL;
+    e->serial = r->job->serial;
+    r->n_waits = prog->n_waits;
+    zt_engine_run(e, ZT_PROG_INIT);
+    int rc = zt_engine_drain(e, &r->err);
+    for (int i = 0; i < STEPS && !rc; i++) {
+        struct zt_step_outcome o;
+        e->next_batch = i + 1;
+        zt_engine_run(e, ZT_PROG_TRAIN);
+        rc = zt_engine_outcome(e, i, &o, &r->err);
+        if (rc)
+            break;
+        r->loss[i] = o.result.sb.loss;
+        r->norm[i] = o.result.sb.grad_norm;
+    }
+    if (!rc)
+        rc = zt_engine_drain(e, &r->err);
+    if (!rc && e->times)
+        r->overlap_s = overlap(e, &r->comm_s);
+    if (!rc)
+        r->digest = zt_run_digest(e);
+    for (int a = 0; a < ZT_N_ARENAS && !rc; a++) {
+        r->peak[a] = e->plan->ledger.peak[a];
+        r->touched[a] = e->base[a] ? zt_engine_touched(e, (enum zt_arena_id)a) : 0;
+    }
+    free(times);
+    return rc;
+}
+
+/* A planted fault: the op no longer waits. */
+static void drop_wait(struct zt_program *prog, int wait)
+{
+    for (int i = 0; i < prog->n_ops; i++) {
+        struct zt_op *op = &prog->ops[i];
+        if (wait >= op->first_wait && wait < op->first_wait + op->n_waits) {
+            prog->waits[wait] = prog->waits[op->first_wait];
+            op->first_wait++;
+            op->n_waits--;
+        }
+    }
+}
+
+static void *rank_main(void *p)
+{
+    struct rank *r = p;
+    struct job *j = r->job;
+    struct zt_dev *dev = NULL;
+    struct zt_coll *coll = NULL;
+    struct zt_plan *plan = NULL;
+    struct zt_dataset *data = NULL;
+    struct zt_engine e = {0};
+    char log[256];
+    const char *path = "LICENSE";
+    struct zt_dataset_opts opts = {.paths = {1, &path},
+                                   .seq_len = j->cfg.seq_len,
+                                   .vocab_size = j->model->cfg.vocab_size,
+                                   .range = {-1, -1},
+                                   .seed = 3};
+    int rc = zt_cpu_dev_create(&dev, log, sizeof log, &r->err);
+    if (!rc)
+        rc = zt_shm_coll_create(&j->shm, dev, &j->cfg.mesh, r->rank, &coll, &r->err);
+    if (!rc)
+        rc = zt_plan_build(j->model, &j->cfg, r->rank, &plan, &r->err);
+    if (!rc && j->drop_wait >= 0 && r->rank == 0)
+        drop_wait(&plan->programs[ZT_PROG_TRAIN], j->drop_wait);
+    if (!rc)
+        rc = zt_dataset_open(&opts, &data, &r->err);
+    if (!rc)
+        rc = zt_engine_init(&e, plan, dev, coll, 0.1, &r->err);
+    if (!rc) {
+        struct zt_feed feed = {
+            data, r->rank, j->n_ranks, j->cfg.accum, j->cfg.micro_batch, j->cfg.seq_len, -1};
+        struct zt_source source = {j->model, NULL, 5};
+        e.feed_train = &feed;
+        e.source = &source;
+        e.initial = (struct zt_step_block){.adam_t = 1,
+                                           .grad_scale = 1,
+                                           .loss_scale = 1,
+                                           .beta1 = 0.9f,
+                                           .beta2 = 0.95f,
+                                           .eps = 1e-8f,
+                                           .max_norm = 1,
+                                           .schedule = {.lr = 5e-3}};
+        zt_step_refresh(&e.initial);
+        rc = train(r, &e);
+    }
+    r->rc = rc;
+    if (rc && coll)
+        coll->ops->abort(coll);
+    zt_engine_release(&e);
+    if (data)
+        zt_dataset_free(data);
+    if (plan)
+        zt_plan_free(plan);
+    if (coll)
+        coll->ops->free(coll);
+    if (dev)
+        zt_cpu_dev_free(dev);
+    return NULL;
+}
+
+static void run_job(struct job *j, struct rank ranks[MAX_RANKS])
+{
+    struct zt_arena arena = {0};
+    struct zt_err err;
+    pthread_t threads[MAX_RANKS];
+    struct zt_model_config mc = {.type = ZT_MODEL_GPT2,
+                                 .n_layer = 3,
+                                 .n_head = 2,
+                                 .n_embd = 40,
+                                 .vocab_size = 257,
+                                 .n_positions = 24,
+                                 .norm_eps = 1e-5f,
+                                 .initializer_range = 0.02f,
+                                 .tie_embeddings = true};
+    memset(ranks, 0, MAX_RANKS * sizeof *ranks);
+    CHECK_OK(zt_model_build(&mc, &arena, &j->model, &err), err);
+    int control;
+    CHECK_OK(zt_shm_job_create(j->n_ranks, &control, j->arena_fds, &err), err);
+    j->shm = (struct zt_shm_job){control, j->n_ranks, j->arena_fds};
+    j->cfg.mesh = (struct zt_mesh){{1, 1, j->n_ranks, 1, 1}};
+    for (int r = 0; r < j->n_ranks; r++) {
+        ranks[r].job = j;
+        ranks[r].rank = r;
+        CHECK(pthread_create(&threads[r], NULL, rank_main, &ranks[r]) == 0);
+    }
+    for (int r = 0; r < j->n_ranks; r++)
+        pthread_join(threads[r], NULL);
+    close(control);
+    for (int r = 0; r < j->n_ranks; r++)
+        close(j->arena_fds[r]);
+    zt_arena_release(&arena);
+    for (int r = 0; r < j->n_ranks; r++)
+        CHECK_OK(ranks[r].rc, ranks[r].err);
+}
+
+static struct job job(int n_ranks, int stage, enum zt_dtype dtype)
+{
+    return (struct job){.n_ranks = n_ranks,
+                        .drop_wait = -1,
+                        .cfg = {.stage = stage,
+                                .dtype = dtype,
+                                .micro_batch = 2,
+                                .seq_len = 24,
+                                .accum = 1,
+                                .overlap_comm = true,
+                                .comm_dtype = -1,
+                                .dev_kind = ZT_DEV_CPU,
+                                .n_threads = 1,
+                                .shared_arena = true,
+                                .profile = zt_profile_find("cpu"),
+                                .profile_known = true}};
+}
+
+/* Bits of a run: the losses, the norms, and the state of all ranks. */
+struct bits {
+    double loss[STEPS], norm[STEPS];
+    uint64_t digest;
+};
+
+static void collect(struct job *j, struct bits *b)
+{
+    struct rank ranks[MAX_RANKS];
+    memset(b, 0, sizeof *b);
+    run_job(j, ranks);
+    RETURN_IF_FAILED();
+    for (int r = 0; r < j->n_ranks; r++) {
+        b->digest ^= ranks[r].digest;
+        CHECK(memcmp(ranks[r].loss, ranks[0].loss, sizeof b->loss) == 0);
+    }
+    memcpy(b->loss, ranks[0].loss, sizeof b->loss);
+    memcpy(b->norm, ranks[0].norm, sizeof b->norm);
+    CHECK(b->loss[STEPS - 1] < b->loss[0]);
+}
+
+static void same_bits_in_all_stages(int n_ranks, enum zt_dtype dtype, bool overlap_comm)
+{
+    struct bits first, b;
+    for (int stage = 0; stage < 4; stage++) {
+        struct job j = job(n_ranks, stage, dtype);
+        j.cfg.overlap_comm = overlap_comm;
+        collect(&j, stage ? &b : &first);
+        RETURN_IF_FAILED();
+        if (stage && memcmp(&first, &b, sizeof b) != 0)
+            FAIL("stage %d: losses %.17g .. %.17g, digest %llx; stage 0: %.17g .. %.17g, %llx",
+                 stage, b.loss[0], b.loss[STEPS - 1], (unsigned long long)b.digest, first.loss[0],
+                 first.loss[STEPS - 1], (unsigned long long)first.digest);
+    }
+}
+
+TEST(engine_one_rank_learns)
+{
+    struct bits b;
+    struct job j = job(1, 0, ZT_F32);
+    collect(&j, &b);
+}
+
+TEST(engine_stages_same_bits_fp32)
+{
+    same_bits_in_all_stages(2, ZT_F32, true);
+}
+
+TEST(engine_stages_same_bits_bf16)
+{
+    same_bits_in_all_stages(3, ZT_BF16, true);
+}
+
+TEST(engine_stages_same_bits_without_overlap)
+{
+    same_bits_in_all_stages(2, ZT_F32, false);
+}
+
+/* Finishing every op before the next one is submitted must change nothing but time. */
+TEST(engine_serial_same_bits)
+{
+    struct bits a, b;
+    struct job j = job(2, 3, ZT_F32);
+    collect(&j, &a);
+    RETURN_IF_FAILED();
+    j.serial = true;
+    collect(&j, &b);
+    RETURN_IF_FAILED();
+    CHECK(memcmp(&a, &b, sizeof a) == 0);
+}
+
+TEST(engine_recompute_same_bits)
+{
+    struct bits a, b;
+    struct job j = job(2, 2, ZT_F32);
+    collect(&j, &a);
+    RETURN_IF_FAILED();
+    j.cfg.recompute = ZT_RECOMPUTE_BLOCK;
+    collect(&j, &b);
+    RETURN_IF_FAILED();
+    CHECK(memcmp(&a, &b, sizeof a) == 0);
+}
+
+/* DESIGN 8: comm and compute rows ran at the same time; with overlap_comm false they did not. */
+TEST(engine_overlap_is_real)
+{
+    double with = 0;
+    struct rank ranks[MAX_RANKS];
+    for (int i = 0; i < 10 && with == 0; i++) { /* small ops: one try may miss by chance */
+        struct job j = job(2, 3, ZT_F32);
+        j.trace = true;
+        run_job(&j, ranks);
+        RETURN_IF_FAILED();
+        with = ranks[0].overlap_s + ranks[1].overlap_s;
+    }
+    CHECK(with > 0);
+    struct job j = job(2, 3, ZT_F32);
+    j.trace = true;
+    j.cfg.overlap_comm = false;
+    run_job(&j, ranks);
+    RETURN_IF_FAILED();
+    CHECK(ranks[0].comm_s > 0);
+    CHECK(ranks[0].overlap_s + ranks[1].overlap_s == 0);
+}
+
+/* The plan's bytes are the bytes touched: never more (they are all there is), and nearly all of them. */
+TEST(engine_memory_is_as_planned)
+{
+    for (int stage = 0; stage < 4; stage++) {
+        struct rank ranks[MAX_RANKS];
+        struct job j = job(3, stage, ZT_BF16);
+        run_job(&j, ranks);
+        RETURN_IF_FAILED();
+        for (int r = 0; r < j.n_ranks; r++)
+            for (int a = 0; a < ZT_N_ARENAS; a++)
+                CHECK((double)ranks[r].touched[a] >= 0.95 * (double)ranks[r].peak[a]);
+    }
+}
+
+#ifdef __SANITIZE_THREAD__
+/*
+ * ThreadSanitizer must see every missing wait: this program runs itself with one wait of the plan left
+ * out, each in turn, and expects a report.
+ */
+static int run_with_dropped_wait(int wait)
+{
+    char cmd[4096], self[2048];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n < 0 ? 0 : n] = '\0';
+    snprintf(cmd, sizeof cmd,
+             "ZT_DROP_WAIT=%d TSAN_OPTIONS=halt_on_error=1:exitcode=66 '%s' dropped_wait "
+             ">/dev/null 2>&1",
+             wait, self);
+    int status = system(cmd);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(engine_tsan_sees_a_dropped_wait)
+{
+    const char *drop = getenv("ZT_DROP_WAIT");
+    struct job j = job(2, 3, ZT_F32);
+    struct rank ranks[MAX_RANKS];
+    if (drop) {
+        int64_t wait;
+        CHECK(zt_parse_i64(drop, &wait));
+        j.drop_wait = (int)wait;
+        run_job(&j, ranks);
+        return;
+    }
+    CHECK_INT(run_with_dropped_wait(-1), 0);
+    run_job(&j, ranks);
+    RETURN_IF_FAILED();
+    int n_waits = ranks[0].n_waits;
+    CHECK(n_waits > 20);
+    for (int w = 0; w < n_waits; w++)
+        if (run_with_dropped_wait(w) != 66)
+            FAIL("wait %d was left out and nothing was reported", w);
+}
+#endif
+
+TEST_MAIN()
