@@ -103,12 +103,12 @@ static void insert(struct placed *placed, int n_placed, struct placed q)
     placed[lo] = q;
 }
 
-/* Offsets of all items in their order, by buffer; returns the peak. */
-static size_t place(const struct item *items, int n, int n_ops, bool smallest_gap,
+/* Offsets of all items in their order, by buffer; returns the peak. Gives up where it is `limit`. */
+static size_t place(const struct item *items, int n, int n_ops, bool smallest_gap, size_t limit,
                     struct placed *placed, size_t *offsets)
 {
     size_t peak = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && peak < limit; i++) {
         size_t at = choose_offset(placed, i, &items[i], n_ops, smallest_gap);
         insert(placed, i, (struct placed){at, at + items[i].bytes, items[i].life});
         offsets[items[i].buf] = at;
@@ -127,7 +127,7 @@ static size_t pack_items(struct zt_plan *p, struct item *items, int n, int n_ops
     size_t *offsets = zt_xcalloc(p->n_bufs, sizeof *offsets), best = SIZE_MAX;
     for (int t = 0; t < 2 * N_ORDERS && best > bound; t++) {
         qsort(items, n, sizeof *items, orders[t / 2]);
-        size_t peak = place(items, n, n_ops, t % 2 == 0, placed, offsets);
+        size_t peak = place(items, n, n_ops, t % 2 == 0, best, placed, offsets);
         if (peak >= best)
             continue;
         best = peak;
