@@ -1,17 +1,24 @@
 /*
  * launch.h: from one command to many workers, and back to one exit code.
  *
- *     front end  --frames over a pipe pair-->  node agent  --fork/exec-->  workers
+ *     front end  --frames over a socket or pipes-->  node agent  --fork/exec-->  workers
  *
  * The front end starts one agent per node: here by fork/exec, later over SSH; to it an agent is two
- * descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB, GO, STOP, heartbeats.
- * Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a worker's own messages), EXIT, END.
- * Nothing is on a command line, nothing listens.
+ * descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
+ * STOP, PAUSE, RESUME, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
+ * worker's own messages), NOTICE, EXIT, END. Nothing is on a command line, nothing listens.
  *
  * Endings. A worker dies: the agent aborts the shared-memory collectives, reports, and the front end
  * stops every other one within 5 s. The front end dies (EOF, or no heartbeat for 15 s): the agent ends
- * its workers and itself. The agent dies: its workers get PDEATHSIG. Ctrl-C once asks workers to stop
- * at the next step, twice ends them.
+ * its workers and itself. The agent dies: its workers get PDEATHSIG, and the front end ends whatever
+ * they had started. Ctrl-C once asks workers to stop at the next step, twice ends them (SIGTERM, and
+ * SIGKILL after the grace), three times ends them at once. Ctrl-Z suspends the whole job.
+ *
+ * A worker that ends because a peer was lost (ZT_EPEER) exits with ZT_EXIT_PEER_LOST, so that it is
+ * not taken for the first failure.
+ *
+ * Files: front.c (front end), agent.c and spawn.c (agent), worker.c (a worker's side), blame.c (which
+ * death came first), over link.c (frames on descriptors), proto.c, lines.c, env.c, proctree.c.
  */
 #ifndef ZT_LAUNCH_LAUNCH_H
 #define ZT_LAUNCH_LAUNCH_H
@@ -19,71 +26,120 @@
 #include "base/err.h"
 #include "base/str.h"
 
+enum {
+    ZT_EXIT_PEER_LOST = 75,        /* a worker's exit code: some other rank failed */
+    ZT_LAUNCH_MAX_WORKERS = 256,   /* on one host; our own workers at most ZT_SHM_MAX_RANKS */
+    ZT_RECIPE_MAX_BYTES = 4 << 20, /* of opts->recipe */
+    ZT_REPORT_MAX_BYTES = 1 << 20, /* of one report */
+};
+
 enum zt_log_stream { ZT_LOG_STDOUT, ZT_LOG_STDERR };
 
-/* Called in the front end, in the order things arrived. */
+/*
+ * Called in the front end, in the order things arrived, on the thread of zt_launch_run(). line,
+ * report and notice are required; the others may be NULL.
+ */
 struct zt_launch_sink {
     void *ctx;
     void (*line)(void *ctx, int rank, enum zt_log_stream s, const char *line, size_t len);
     void (*report)(void *ctx, int rank, const char *json, size_t len); /* from zt_worker_report() */
-    void (*notice)(void *ctx, const char *text); /* "stopping: rank 1 ..." */
-    void (*tick)(void *ctx);                     /* a few times a second */
+    void (*notice)(void *ctx, const char *text);                       /* "stopping: rank 1 ..." */
+    void (*tick)(void *ctx);                                           /* a few times a second */
+    /*
+     * Write what the calls above have buffered, without blocking. Returns -1 when all is out, else
+     * the descriptor it waits for: then nothing more is read from workers until that is writable, but
+     * heartbeats and signals go on. So output into a stopped terminal or a slow pipe holds the
+     * workers up and does not end them. A sink that blocks for 15 s loses the job.
+     */
+    int (*flush)(void *ctx);
 };
 
 struct zt_launch_opts {
-    int n_workers;                 /* on this host */
-    const char *const *program;    /* argv of a worker; NULL: this binary's `worker` */
-    const char *const *env;        /* "NAME=value", split at the first '='; n_env of them */
+    int n_workers;              /* on this host */
+    const char *const *program; /* argv of a worker; NULL: this binary's `worker` */
+    const char *const *env;     /* "NAME=value", split at the first '='; n_env of them (env.h) */
     int n_env;
     const char *recipe; /* the resolved recipe, handed to every worker */
     size_t recipe_len;
-    const char *const *devices; /* (n_workers) CUDA_VISIBLE_DEVICES entry of each, or NULL: CPU */
-    int threads;                /* OpenMP threads of a worker */
+    const char *const *devices; /* (n_workers) CUDA_VISIBLE_DEVICES entry of each, or NULL: as is */
+    int threads;                /* OpenMP threads of a worker; 0: leave OMP_NUM_THREADS as it is */
     double grace_s;             /* between SIGTERM and SIGKILL; 0: 3 s */
+    double silence_s;           /* after which a silent front end or agent is dead; 0: 15 s */
+    const char *rank_log_dir;   /* also write each rank's lines to DIR/rank-N.log; NULL: no */
     struct zt_launch_sink sink;
 };
 
 struct zt_launch_result {
-    int exit_code;     /* the first failure's: its code, or 128 + signal; 0 when all ended well */
-    int first_rank;    /* -1: none failed */
+    int exit_code;  /* the first failure's: its code, or 128 + signal; 0 when all ended well. When
+                       none failed but we were stopped by a signal: 128 + that */
+    int first_rank; /* -1: no rank failed by itself */
     char host[256];
-    int term_signal;   /* 0: exited */
-    char summary[8192]; /* what a person reads: rank, host, cause, its last lines */
+    int term_signal;    /* 0: exited */
+    char summary[8192]; /* what a person reads: rank, host, cause, its last lines; "" when all ended
+                           well. No newline at the end */
 };
 
-/* Run a job to its end. Blocks. Handles SIGINT, SIGTERM, SIGHUP, SIGCHLD while it runs. */
+/*
+ * Run a job to its end. Blocks; one at a time in a process. 0: it was started and has ended, well or
+ * not, see *result. Negative: it could not be started. Nothing is left running either way.
+ *
+ * While it runs, SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGPIPE (the reader of our
+ * output is gone), SIGTSTP and SIGCHLD are blocked on the calling thread and handled here (any other
+ * thread must block them too), and the process is a subreaper: children that it had before are left
+ * alone, new ones must come from nowhere else.
+ */
 int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *result,
                   struct zt_err *err) ZT_MUST_CHECK;
 
-/* The agent: `zerotrain agent`, frames on stdin/stdout. Returns the exit code. */
-int zt_agent_main(void);
+/*
+ * The agent: `zerotrain agent`, frames on stdin/stdout. Returns the exit code of the process: 0 when
+ * the job ran to its end, however that was. On failure err->msg says why; the front end has been told
+ * when it could be.
+ */
+int zt_agent_main(struct zt_err *err);
+
+struct zt_link;
 
 /*
- * The worker's side. The agent starts it with RANK, LOCAL_RANK, WORLD_SIZE in the environment (as
- * torchrun and DeepSpeed do) and ZT_JOB_FD, a socket to the agent.
+ * The worker's side. The agent starts it with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE in the
+ * environment (as torchrun and DeepSpeed do) and ZT_JOB_FD, a socket to the agent. One thread at a
+ * time. When the agent dies, the kernel kills the worker.
  */
 struct zt_worker {
     int rank, world, local_rank, threads;
-    int job_fd;
-    int shm_control_fd;
-    int *shm_arena_fds; /* (world) */
-    char *recipe;
+    int shm_control_fd; /* these and n_arenas: the zt_shm_job of coll.h */
+    int *shm_arena_fds; /* (n_arenas), one of every worker on this host */
+    int n_arenas;
+    char *recipe; /* NUL-terminated */
     size_t recipe_len;
-    uint8_t secret[32]; /* of the job; never logged */
+    uint8_t secret[32];   /* of the job; never logged */
+    struct zt_link *link; /* to the agent */
+    bool stop;
 };
 
+/* Blocks until the agent has said what to do. */
 int zt_worker_join(struct zt_worker *w, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Blocks while the front end is slow to read. len <= ZT_REPORT_MAX_BYTES. ZT_EPEER: agent gone. */
 int zt_worker_report(struct zt_worker *w, const char *json, size_t len,
                      struct zt_err *err) ZT_MUST_CHECK;
-bool zt_worker_stop_requested(const struct zt_worker *w); /* Ctrl-C: finish this step and end */
-void zt_worker_release(struct zt_worker *w);
+
+/* Ctrl-C, or the agent is gone: finish this step and end. Does not block; stays true. */
+bool zt_worker_stop_requested(struct zt_worker *w);
+
+void zt_worker_release(struct zt_worker *w); /* closes the descriptors; accepts a zeroed one */
 
 /*
  * Which devices a run on this host uses (CASES L06). visible: CUDA_VISIBLE_DEVICES or NULL; n_present
- * devices exist; n_wanted <= 0 means all. out[i] are entries to hand to worker i, in `arena`-less
- * static storage of *buf. An empty `visible` means none.
+ * devices exist (-1: unknown); n_wanted <= 0 means all. out[0..*n_out) are the entries to hand to
+ * workers as their CUDA_VISIBLE_DEVICES, in the order of `visible` ("2,0": rank 0 gets device 2, rank
+ * 1 device 0); they point into *buf. An empty `visible`, or "-1", means none: *n_out is 0, never all.
+ * Names ("GPU-...", "MIG-...") pass unchanged.
  */
 int zt_pick_devices(const char *visible, int n_present, int n_wanted, struct zt_str *buf,
                     const char **out, int max_out, int *n_out, struct zt_err *err) ZT_MUST_CHECK;
+
+/* How many CUDA devices this host (or container) has, by its device nodes; no driver is touched. */
+int zt_count_devices(void);
 
 #endif

@@ -1,0 +1,120 @@
+#include "launch/link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static int set_nonblock(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    return flags < 0 ? -1 : fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+}
+
+int zt_link_open(struct zt_link *l, int rfd, int wfd, struct zt_err *err)
+{
+    memset(l, 0, sizeof *l);
+    if (set_nonblock(rfd) || set_nonblock(wfd))
+        return zt_err_errno(err, ZT_ESYS, "fcntl(O_NONBLOCK)");
+    l->open = true;
+    l->rfd = rfd;
+    l->wfd = wfd;
+    l->ticked_ns = l->beat_ns = zt_now_ns();
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    zt_str_puts(&l->out, ZT_PROTO_MARKER);
+    size_t at = zt_frame_begin(&l->out, ZT_FRAME_HELLO);
+    zt_put_blob(&l->out, host, strlen(host));
+    zt_frame_end(&l->out, at);
+    return 0;
+}
+
+static void close_read(struct zt_link *l)
+{
+    if (l->rfd >= 0 && l->rfd != l->wfd)
+        close(l->rfd);
+    l->rfd = -1;
+}
+
+static void close_write(struct zt_link *l)
+{
+    if (l->wfd >= 0 && l->wfd != l->rfd)
+        close(l->wfd);
+    l->wfd = -1;
+    zt_str_reset(&l->out);
+    l->sent = 0;
+}
+
+void zt_link_close(struct zt_link *l)
+{
+    if (!l->open)
+        return;
+    close_read(l);
+    close_write(l);
+    zt_frame_reader_release(&l->in);
+    zt_str_release(&l->out);
+    memset(l, 0, sizeof *l);
+    l->rfd = l->wfd = -1;
+}
+
+int zt_link_read(struct zt_link *l)
+{
+    char chunk[ZT_LINK_CHUNK];
+    if (l->rfd < 0)
+        return ZT_EPEER;
+    ssize_t n = read(l->rfd, chunk, sizeof chunk);
+    if (n > 0) {
+        l->silent_ns = 0;
+        zt_frame_feed(&l->in, chunk, (size_t)n);
+        return 1;
+    }
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    close_read(l);
+    return ZT_EPEER;
+}
+
+/* SIGPIPE belongs to the program's own output (front.c); a dead peer must not raise it. */
+static ssize_t send_some(int fd, const char *p, size_t n)
+{
+    ssize_t k = send(fd, p, n, MSG_NOSIGNAL);
+    return k < 0 && errno == ENOTSOCK ? write(fd, p, n) : k;
+}
+
+void zt_link_flush(struct zt_link *l)
+{
+    while (l->wfd >= 0 && zt_link_backlog(l) > 0) {
+        ssize_t n = send_some(l->wfd, l->out.buf + l->sent, zt_link_backlog(l));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            break;
+        if (n < 0) {
+            close_write(l);
+            return;
+        }
+        l->sent += (size_t)n;
+    }
+    if (l->wfd < 0 || zt_link_backlog(l) == 0) {
+        zt_str_reset(&l->out);
+        l->sent = 0;
+    } else if (l->sent >= ZT_LINK_CHUNK) {
+        l->out.len -= l->sent;
+        memmove(l->out.buf, l->out.buf + l->sent, l->out.len + 1);
+        l->sent = 0;
+    }
+}
+
+void zt_link_tick(struct zt_link *l, int64_t now_ns)
+{
+    const int64_t second = 1000000000;
+    l->silent_ns += ZT_MIN(now_ns - l->ticked_ns, second);
+    l->ticked_ns = now_ns;
+    if (now_ns - l->beat_ns >= ZT_BEAT_MS * (int64_t)1000000 && zt_link_backlog(l) == 0 &&
+        l->wfd >= 0) {
+        zt_frame_put(&l->out, ZT_FRAME_BEAT, NULL, 0);
+        l->beat_ns = now_ns;
+    }
+}

@@ -1,0 +1,233 @@
+#include "launch/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+
+enum { JOB_OWN = 1, JOB_DEVICES = 2, JOB_THREADS_MAX = 4096 };
+
+void zt_job_put(const struct zt_job *job, struct zt_str *out)
+{
+    zt_put_u32(out, (uint32_t)job->n_workers);
+    zt_put_u32(out, (uint32_t)job->first_rank);
+    zt_put_u32(out, (uint32_t)job->world);
+    zt_put_u32(out, (uint32_t)job->threads);
+    zt_put_u32(out, (job->own ? JOB_OWN : 0) | (job->devices ? JOB_DEVICES : 0));
+    zt_put_u32(out, (uint32_t)(job->grace_ns / 1000000));
+    zt_put_u32(out, (uint32_t)(job->silence_ns / 1000000));
+    zt_str_add(out, job->secret, sizeof job->secret);
+    zt_put_blob(out, job->recipe, job->recipe_len);
+    for (int i = 0; job->devices && i < job->n_workers; i++)
+        zt_put_blob(out, job->devices[i], strlen(job->devices[i]));
+    uint32_t n_args = 0;
+    while (job->argv && job->argv[n_args])
+        n_args++;
+    zt_put_u32(out, n_args);
+    for (uint32_t i = 0; i < n_args; i++)
+        zt_put_blob(out, job->argv[i], strlen(job->argv[i]));
+}
+
+static char *get_text(struct zt_cursor *c, size_t *len)
+{
+    const unsigned char *p = zt_get_blob(c, len);
+    char *text = zt_xcalloc(*len + 1, 1);
+    if (p)
+        memcpy(text, p, *len);
+    return text;
+}
+
+static void get_lists(struct zt_job *job, struct zt_cursor *c, uint32_t flags)
+{
+    size_t len;
+    if (flags & JOB_DEVICES) {
+        job->devices = zt_xcalloc((size_t)job->n_workers, sizeof *job->devices);
+        for (int i = 0; i < job->n_workers; i++)
+            job->devices[i] = get_text(c, &len);
+    }
+    uint32_t n_args = zt_get_u32(c);
+    if (n_args > c->left / 4) /* each has a length of its own */
+        c->bad = true;
+    if (c->bad || n_args == 0)
+        return;
+    job->argv = zt_xcalloc((size_t)n_args + 1, sizeof *job->argv);
+    for (uint32_t i = 0; i < n_args; i++)
+        job->argv[i] = get_text(c, &len);
+}
+
+int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
+{
+    struct zt_cursor c = zt_cursor_of(f);
+    memset(job, 0, sizeof *job);
+    uint32_t n = zt_get_u32(&c), first = zt_get_u32(&c), world = zt_get_u32(&c);
+    uint32_t threads = zt_get_u32(&c), flags = zt_get_u32(&c);
+    job->grace_ns = (int64_t)zt_get_u32(&c) * 1000000;
+    job->silence_ns = (int64_t)zt_get_u32(&c) * 1000000;
+    const unsigned char *secret = zt_get_bytes(&c, sizeof job->secret);
+    if (c.bad || n < 1 || n > ZT_LAUNCH_MAX_WORKERS || world > INT32_MAX || first > world ||
+        n > world - first || threads > JOB_THREADS_MAX)
+        return zt_err_set(err, ZT_EPROTO, "malformed JOB frame");
+    memcpy(job->secret, secret, sizeof job->secret);
+    job->n_workers = (int)n;
+    job->first_rank = (int)first;
+    job->world = (int)world;
+    job->threads = (int)threads;
+    job->own = flags & JOB_OWN;
+    job->recipe = get_text(&c, &job->recipe_len);
+    get_lists(job, &c, flags);
+    if (!zt_cursor_done(&c) || job->own == (job->argv != NULL)) {
+        zt_job_release(job);
+        return zt_err_set(err, ZT_EPROTO, "malformed JOB frame");
+    }
+    return 0;
+}
+
+void zt_job_release(struct zt_job *job)
+{
+    for (int i = 0; job->devices && i < job->n_workers; i++)
+        free(job->devices[i]);
+    for (char **arg = job->argv; arg && *arg; arg++)
+        free(*arg);
+    free(job->devices);
+    free(job->argv);
+    free(job->recipe);
+    explicit_bzero(job->secret, sizeof job->secret);
+    memset(job, 0, sizeof *job);
+}
+
+/* CPUs that this process may use. */
+static int n_cpus(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than a cpu_set_t holds */
+    return n > 0 ? (int)n : 1;
+}
+
+static void set_variables(struct zt_env *env, const struct zt_job *job, int local)
+{
+    zt_env_setf(env, "RANK=%d", job->first_rank + local);
+    zt_env_setf(env, "LOCAL_RANK=%d", local);
+    zt_env_setf(env, "WORLD_SIZE=%d", job->world);
+    zt_env_setf(env, "LOCAL_WORLD_SIZE=%d", job->n_workers);
+    zt_env_unset(env, "ZT_JOB_FD");
+    if (job->devices) {
+        struct zt_str s = {0};
+        zt_str_printf(&s, "CUDA_VISIBLE_DEVICES=%s", job->devices[local]);
+        zt_env_set(env, s.buf, s.len);
+        zt_str_release(&s);
+    }
+    if (job->threads > 0) {
+        zt_env_setf(env, "OMP_NUM_THREADS=%d", job->threads);
+        /* More threads than CPUs: libgomp's default spin keeps the CPU from the thread that is waited
+         * for. It reads this when it is loaded, so it must be set before exec. */
+        if (job->threads * job->n_workers > n_cpus() && !zt_env_get(env, "GOMP_SPINCOUNT"))
+            zt_env_setf(env, "GOMP_SPINCOUNT=2000");
+    }
+}
+
+/* In the new process. Only the agent's single thread was copied, so any call is safe here. */
+ZT_NORETURN static void become_worker(const struct zt_job *job, struct zt_env *env, pid_t agent,
+                                      const int *out_fds, int job_fd)
+{
+    static char own_name[] = "zerotrain", own_cmd[] = "worker";
+    char *const own_argv[] = {own_name, own_cmd, NULL};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != agent) /* it died before prctl took effect */
+        _exit(ZT_EXIT_PEER_LOST);
+    setpgid(0, 0);
+    signal(SIGPIPE, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+
+    int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null_fd < 0 || dup2(out_fds[1], STDERR_FILENO) < 0 || dup2(null_fd, STDIN_FILENO) < 0 ||
+        dup2(out_fds[0], STDOUT_FILENO) < 0)
+        _exit(126);
+    if (job_fd >= 0) {
+        fcntl(job_fd, F_SETFD, 0);
+        zt_env_setf(env, "ZT_JOB_FD=%d", job_fd);
+    }
+    environ = env->v; /* execvp looks in the PATH of the environment that the program gets */
+    if (job->own)
+        execv("/proc/self/exe", own_argv);
+    else
+        execvp(job->argv[0], job->argv);
+    int code = errno == ENOENT ? 127 : 126;
+    dprintf(STDERR_FILENO, "cannot run %s: %s\n", job->own ? "/proc/self/exe" : job->argv[0],
+            strerror(errno));
+    _exit(code);
+}
+
+static void close_pair(int fds[2])
+{
+    for (int i = 0; i < 2; i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+        fds[i] = -1;
+    }
+}
+
+int zt_proc_start(struct zt_proc *p, const struct zt_job *job, int local, const struct zt_env *base,
+                  struct zt_err *err)
+{
+    int out[2] = {-1, -1}, errs[2] = {-1, -1}, sock[2] = {-1, -1};
+    struct zt_env env = {0};
+    int rc = 0;
+    memset(p, 0, sizeof *p);
+    p->rank = job->first_rank + local;
+    p->log_fd[0] = p->log_fd[1] = -1;
+    if (pipe2(out, O_CLOEXEC) || pipe2(errs, O_CLOEXEC) ||
+        (job->own && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock))) {
+        rc = zt_err_errno(err, ZT_ESYS, "pipes of rank %d", p->rank);
+        goto out;
+    }
+    if (base->n)
+        zt_env_add_all(&env, base->v);
+    set_variables(&env, job, local);
+    pid_t agent = getpid();
+    pid_t pid = fork();
+    if (pid == 0)
+        become_worker(job, &env, agent, (const int[]){out[1], errs[1]}, sock[1]);
+    if (pid < 0) {
+        rc = zt_err_errno(err, ZT_ESYS, "fork of rank %d", p->rank);
+        goto out;
+    }
+    setpgid(pid, pid); /* here too: a signal to its group may come before it runs */
+    p->pid = pid;
+    p->log_fd[ZT_LOG_STDOUT] = out[0];
+    p->log_fd[ZT_LOG_STDERR] = errs[0];
+    out[0] = errs[0] = -1;
+    fcntl(p->log_fd[0], F_SETFL, O_NONBLOCK);
+    fcntl(p->log_fd[1], F_SETFL, O_NONBLOCK);
+    if (job->own) {
+        rc = zt_link_open(&p->link, sock[0], sock[0], err);
+        if (!rc)
+            sock[0] = -1;
+    }
+out:
+    zt_env_release(&env);
+    close_pair(out);
+    close_pair(errs);
+    close_pair(sock);
+    return rc;
+}
+
+void zt_proc_release(struct zt_proc *p)
+{
+    for (int i = 0; i < 2; i++) {
+        if (p->log_fd[i] >= 0)
+            close(p->log_fd[i]);
+        zt_lines_release(&p->lines[i]);
+    }
+    zt_link_close(&p->link);
+    memset(p, 0, sizeof *p);
+    p->log_fd[0] = p->log_fd[1] = -1;
+}

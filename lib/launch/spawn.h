@@ -1,0 +1,45 @@
+/* spawn.h: one worker process: its environment, pipes, and how it is started. Used by the agent. */
+#ifndef ZT_LAUNCH_SPAWN_H
+#define ZT_LAUNCH_SPAWN_H
+
+#include "launch/env.h"
+#include "launch/launch.h"
+#include "launch/lines.h"
+#include "launch/link.h"
+
+#include <sys/types.h>
+
+/* What all workers of this agent have in common. */
+struct zt_job {
+    int n_workers, first_rank, world, threads;
+    bool own; /* workers are ours: they get a socket and shared memory */
+    int64_t grace_ns, silence_ns;
+    uint8_t secret[32];
+    char *recipe;
+    size_t recipe_len;
+    char **argv;    /* NULL-terminated; NULL when own */
+    char **devices; /* (n_workers), or NULL */
+};
+
+/* Read the payload of ZT_FRAME_JOB. */
+int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err) ZT_MUST_CHECK;
+void zt_job_put(const struct zt_job *job, struct zt_str *out);
+void zt_job_release(struct zt_job *job);
+
+struct zt_proc {
+    int rank;
+    pid_t pid;     /* 0 once reaped */
+    int log_fd[2]; /* read ends of its stdout and stderr; -1 once ended */
+    struct zt_lines lines[2];
+    struct zt_link link; /* to a worker of ours */
+};
+
+/*
+ * Start worker `local` with the environment `base` and its own variables. Call it on the main thread
+ * of a process that has one thread: PDEATHSIG follows the thread that forks.
+ */
+int zt_proc_start(struct zt_proc *p, const struct zt_job *job, int local, const struct zt_env *base,
+                  struct zt_err *err) ZT_MUST_CHECK;
+void zt_proc_release(struct zt_proc *p);
+
+#endif

@@ -1,0 +1,134 @@
+#include "launch/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "launch/link.h"
+
+static int get_task(struct zt_worker *w, const struct zt_frame *f, struct zt_err *err)
+{
+    struct zt_cursor c = zt_cursor_of(f);
+    w->rank = (int)zt_get_u32(&c);
+    w->world = (int)zt_get_u32(&c);
+    w->local_rank = (int)zt_get_u32(&c);
+    w->threads = (int)zt_get_u32(&c);
+    w->shm_control_fd = (int)zt_get_u32(&c);
+    uint32_t n_arenas = zt_get_u32(&c);
+    const unsigned char *fds = c.p;
+    if (n_arenas > ZT_LAUNCH_MAX_WORKERS || !zt_get_bytes(&c, 4 * (size_t)n_arenas))
+        return zt_err_set(err, ZT_EPROTO, "malformed TASK frame");
+    const unsigned char *secret = zt_get_bytes(&c, sizeof w->secret);
+    const unsigned char *recipe = zt_get_blob(&c, &w->recipe_len);
+    if (!zt_cursor_done(&c))
+        return zt_err_set(err, ZT_EPROTO, "malformed TASK frame");
+    w->n_arenas = (int)n_arenas;
+    w->shm_arena_fds = zt_xcalloc(ZT_MAX(n_arenas, 1u), sizeof *w->shm_arena_fds);
+    struct zt_cursor list = {fds, 4 * (size_t)n_arenas, false};
+    for (uint32_t i = 0; i < n_arenas; i++)
+        w->shm_arena_fds[i] = (int)zt_get_u32(&list);
+    memcpy(w->secret, secret, sizeof w->secret);
+    w->recipe = zt_xcalloc(w->recipe_len + 1, 1);
+    memcpy(w->recipe, recipe, w->recipe_len);
+    return 0;
+}
+
+/* Take what the agent has sent, without blocking. */
+static int take_frames(struct zt_worker *w, struct zt_err *err)
+{
+    struct zt_frame f;
+    int rc;
+    while ((rc = zt_link_read(w->link)) > 0) {
+        while ((rc = zt_frame_next(&w->link->in, &f, err)) > 0) {
+            if (f.type == ZT_FRAME_STOP)
+                w->stop = true;
+            else if (f.type == ZT_FRAME_TASK && !w->recipe)
+                rc = get_task(w, &f, err);
+            else if (f.type != ZT_FRAME_HELLO)
+                rc = zt_err_set(err, ZT_EPROTO, "frame of unexpected type %u", f.type);
+            if (rc < 0)
+                return rc;
+        }
+        if (rc < 0)
+            return rc;
+    }
+    return rc ? zt_err_set(err, ZT_EPEER, "the agent has ended") : 0;
+}
+
+static int wait_for(int fd, int events, struct zt_err *err)
+{
+    struct pollfd p = {.fd = fd, .events = (short)events};
+    if (poll(&p, 1, -1) < 0 && errno != EINTR)
+        return zt_err_errno(err, ZT_ESYS, "poll");
+    return 0;
+}
+
+int zt_worker_join(struct zt_worker *w, struct zt_err *err)
+{
+    memset(w, 0, sizeof *w);
+    const char *text = getenv("ZT_JOB_FD");
+    int64_t fd;
+    if (!text)
+        return zt_err_set(err, ZT_EINPUT,
+                          "a worker is started by zerotrain itself: run `zerotrain RECIPE`");
+    if (!zt_parse_i64(text, &fd) || fd < 0 || fd > INT32_MAX || fcntl((int)fd, F_GETFD) < 0)
+        return zt_err_set(err, ZT_EINPUT, "ZT_JOB_FD=%s is not an open descriptor", text);
+    fcntl((int)fd, F_SETFD, FD_CLOEXEC);
+    w->shm_control_fd = -1;
+    w->link = zt_xcalloc(1, sizeof *w->link);
+    int rc = zt_link_open(w->link, (int)fd, (int)fd, err);
+    while (!rc && !w->recipe) {
+        rc = wait_for((int)fd, POLLIN, err);
+        if (!rc)
+            rc = take_frames(w, err);
+    }
+    if (rc) {
+        zt_err_wrap(err, "joining the job");
+        zt_worker_release(w);
+    }
+    return rc;
+}
+
+int zt_worker_report(struct zt_worker *w, const char *json, size_t len, struct zt_err *err)
+{
+    if (len > ZT_REPORT_MAX_BYTES)
+        return zt_err_set(err, ZT_EINPUT, "a report of %zu bytes; the limit is %d", len,
+                          ZT_REPORT_MAX_BYTES);
+    if (w->link->wfd >= 0)
+        zt_frame_put(&w->link->out, ZT_FRAME_REPORT, json, len);
+    for (;;) {
+        zt_link_flush(w->link);
+        if (w->link->wfd < 0)
+            return zt_err_set(err, ZT_EPEER, "the agent has ended");
+        if (zt_link_backlog(w->link) == 0)
+            return 0;
+        int rc = wait_for(w->link->wfd, POLLOUT, err);
+        if (rc)
+            return rc;
+    }
+}
+
+bool zt_worker_stop_requested(struct zt_worker *w)
+{
+    struct zt_err ignored; /* whatever it says: without an agent there is nobody to work for */
+    if (!w->stop && take_frames(w, &ignored))
+        w->stop = true;
+    return w->stop;
+}
+
+void zt_worker_release(struct zt_worker *w)
+{
+    if (w->link)
+        zt_link_close(w->link);
+    if (w->shm_control_fd >= 0 && w->n_arenas > 0)
+        close(w->shm_control_fd);
+    for (int i = 0; i < w->n_arenas; i++)
+        close(w->shm_arena_fds[i]);
+    free(w->link);
+    free(w->shm_arena_fds);
+    free(w->recipe);
+    explicit_bzero(w->secret, sizeof w->secret);
+    memset(w, 0, sizeof *w);
+}
