@@ -120,7 +120,7 @@ static void parse_text(const unsigned char *bytes, size_t n, struct zt_token_fil
 static int parse_auto(const unsigned char *bytes, size_t n, struct zt_token_file *f,
                       struct zt_err *err)
 {
-    static const char advice[] = "say what it is: data.format: raw_u16, llmc or text";
+    static const char advice[] = "say what it is: data.format: raw_u16, llm.c or text";
     if (zt_is_llmc(bytes, n))
         return parse_llmc(bytes, n, f, err);
     if (zt_is_bin_name(f->name))

@@ -17,14 +17,21 @@ static void *dest_of(const struct value *v)
     return v->key->dest == ZT_NO_DEST ? NULL : (char *)v->ld->settings + v->key->dest;
 }
 
-static void wrong(const struct value *v, const char *what)
+/* The value is not what it `must` be. */
+static void wrong(const struct value *v, const char *must)
 {
+    static const char *const kinds[] = {"", "a list", "a mapping"};
+    struct zt_diags *errors = &v->ld->errors;
+    enum zt_key_type t = v->key->type;
+    bool list_is_fine = t == ZT_KEY_PAIR || t == ZT_KEY_RANGE || t == ZT_KEY_PATHS;
     if (v->node->kind == ZT_NODE_SCALAR)
-        zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at, "%s: \"%s\" is not %s", v->path,
-                    v->node->text, what);
+        zt_diag_add(errors, ZT_DIAG_WRONG, v->at, "%s: must be %s, not \"%s\"", v->path, must,
+                    v->node->text);
+    else if (v->node->kind == ZT_NODE_LIST && list_is_fine)
+        zt_diag_add(errors, ZT_DIAG_WRONG, v->at, "%s: must be %s", v->path, must);
     else
-        zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at, "%s: a %s is not %s", v->path,
-                    v->node->kind == ZT_NODE_LIST ? "list" : "mapping", what);
+        zt_diag_add(errors, ZT_DIAG_WRONG, v->at, "%s: must be %s, not %s", v->path, must,
+                    kinds[v->node->kind]);
 }
 
 static bool in_range(const struct value *v, double x)
@@ -66,11 +73,7 @@ static bool put_bool(const struct value *v)
     const char *t = v->node->kind == ZT_NODE_SCALAR ? v->node->text : "";
     bool on = strcmp(t, "true") == 0, off = strcmp(t, "false") == 0;
     if (!on && !off) {
-        bool yes = zt_word_index("yes|y|on|true|1", t) >= 0;
-        bool no = zt_word_index("no|n|off|false|0", t) >= 0;
-        wrong(v, yes  ? "true or false; write true"
-                 : no ? "true or false; write false"
-                      : "true or false");
+        wrong(v, "true or false");
         return false;
     }
     bool *to = dest_of(v);
@@ -205,7 +208,7 @@ static bool put_range(const struct value *v)
         x[i] = -1;
         ok = zt_node_not_given(n) || (parse_whole(v, n, false, &x[i]) && x[i] >= -1);
     }
-    if (!ok || (x[1] >= 0 && x[1] <= x[0])) {
+    if (!ok || (x[1] >= 0 && x[1] <= ZT_MAX(x[0], 0))) {
         wrong(v, "a range [BEGIN, END) of tokens such as [0, 1000] or [1000, -1]");
         return false;
     }
@@ -311,6 +314,17 @@ static void judge(const struct value *v)
 static void bind_map(struct zt_load *ld, const struct zt_node *map, const char *path,
                      const char *spelled);
 
+/* Checks that compare keys would only repeat that one of them is wrong. */
+static void mark_bad_section(struct zt_load *ld, const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    int i = dot ? zt_key_find(zt_arena_printf(ld->arena, "%.*s", (int)(dot - path), path)) : -1;
+    if (i >= 0)
+        ld->given[i].bad = true;
+    else
+        ld->incomplete = true;
+}
+
 static void bind_unknown(struct zt_load *ld, const struct zt_node *n, const char *path,
                          const char *spelled)
 {
@@ -319,6 +333,7 @@ static void bind_unknown(struct zt_load *ld, const struct zt_node *n, const char
                     spelled);
         return;
     }
+    mark_bad_section(ld, path);
     const char *hint = ld->errors.n < ZT_DIAG_KEEP ? zt_key_suggest(path, ld->arena) : "";
     zt_diag_add(&ld->errors, ZT_DIAG_WRONG, n->key_at, "unknown key \"%s\"%s", spelled, hint);
 }
@@ -335,6 +350,7 @@ static void bind_node(struct zt_load *ld, const struct zt_node *n, const char *p
     if (zt_node_not_given(n))
         return;
     if (k->type == ZT_KEY_SECTION) {
+        ld->given[i].bad = n->kind != ZT_NODE_MAP;
         if (n->kind == ZT_NODE_MAP)
             bind_map(ld, n, path, spelled);
         else
@@ -344,7 +360,8 @@ static void bind_node(struct zt_load *ld, const struct zt_node *n, const char *p
         return;
     }
     struct value v = {ld, k, spelled, n, n->at};
-    if (!put(&v))
+    ld->given[i].bad = !put(&v);
+    if (ld->given[i].bad)
         return;
     ld->given[i].node = n;
     ld->given[i].origin =
@@ -391,6 +408,17 @@ const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path)
     int i = zt_key_find(path);
     ZT_ASSERT(i >= 0 && strcmp(zt_keys[i].path, path) == 0);
     return ld->given[i].node;
+}
+
+bool zt_load_any_bad(const struct zt_load *ld, const char *section)
+{
+    size_t n = strlen(section);
+    for (int i = 0; i < zt_n_keys; i++) {
+        const char *path = zt_keys[i].path;
+        if (ld->given[i].bad && strncmp(path, section, n) == 0 && (!path[n] || path[n] == '.'))
+            return true;
+    }
+    return false;
 }
 
 void zt_load_derived(struct zt_load *ld, const char *path)

@@ -35,8 +35,8 @@ static int compare(const void *pa, const void *pb)
     const struct zt_diag *a = pa, *b = pb;
     if (a->at.src->order != b->at.src->order)
         return a->at.src->order - b->at.src->order;
-    if (a->at.line != b->at.line)
-        return a->at.line - b->at.line;
+    if (a->at.line != b->at.line) /* what has no line comes last */
+        return (unsigned)a->at.line - 1u < (unsigned)b->at.line - 1u ? -1 : 1;
     if (a->at.col != b->at.col)
         return a->at.col - b->at.col;
     return a->nth - b->nth;

@@ -42,14 +42,15 @@
 
 const struct zt_key zt_keys[] = {
     /* clang-format off */
-    HARMLESS("include", ANY, "merged before anything else is read"),
+    {.path = "include", .type = ZT_KEY_ANY, .dest = ZT_NO_DEST,
+     .doc = "Files merged below the recipe: one, or a list, later ones winning."},
 
     /* batch: DeepSpeed; at least 1 each, checked together in resolve.c */
     INT("train_batch_size", r.batch.train, NULL, -BIG, BIG,
         "Sequences of one step over all ranks: micro x accumulation x ranks."),
     INT("train_micro_batch_size_per_gpu", r.batch.micro, NULL, -BIG, BIG,
         "Sequences that one rank computes at a time."),
-    INT("gradient_accumulation_steps", r.batch.accum, NULL, -BIG, BIG,
+    INT("gradient_accumulation_steps", r.batch.accum, NULL, -BIG, 1000000,
         "Micro-batches of one step on each rank."),
 
     /* optimizer */
@@ -115,7 +116,7 @@ const struct zt_key zt_keys[] = {
     REFUSED("bf16.bf16_master_weights_and_grads", BOOL, "false",
             "master weights are always kept in fp32"),
     REFUSED("bf16.bf16_optimizer_states", BOOL, "false", "optimizer states are always kept in fp32"),
-    REFUSED("bf16.immediate_grad_update", BOOL, "true|false", "not carried out"),
+    HARMLESS("bf16.immediate_grad_update", BOOL, "gradients are reduced when they are complete"),
     HARMLESS("bf16.check_grad_overflow", BOOL,
              "a gradient that is not finite is always seen; see train.on_nonfinite"),
     FEATURE("amp", "Apex mixed precision is not carried out; use bf16"),
@@ -231,7 +232,7 @@ const struct zt_key zt_keys[] = {
     HARMLESS("communication_backend_name", STR, "the transport is chosen by device"),
 
     /* what DeepSpeed prints */
-    INT("steps_per_print", r.log.steps_per_print, "1", 1, BIG, "Print a line every this many steps."),
+    INT("steps_per_print", r.log.steps_per_print, "10", 1, BIG, "Print a line every this many steps."),
     BOOL("wall_clock_breakdown", r.log.wall_clock_breakdown, "false",
          "Record how long each kind of op took in every step."),
     HARMLESS("dump_state", BOOL, "zerotrain plan --print_recipe shows all of it", .ok = "false"),
@@ -316,13 +317,14 @@ const struct zt_key zt_keys[] = {
     REFUSED("model.scale_attn_weights", BOOL, "true", "attention is always scaled by 1/sqrt(head_dim)"),
     REFUSED("model.scale_attn_by_inverse_layer_idx", BOOL, "false",
             "scaling attention by layer is not carried out"),
-    REFUSED("model.reorder_and_upcast_attn", BOOL, "true|false", "attention is summed in fp32"),
+    HARMLESS("model.reorder_and_upcast_attn", BOOL, "attention is summed in fp32"),
     REFUSED("model.add_cross_attention", BOOL, "false", "cross attention is not carried out"),
     REFUSED("model.is_encoder_decoder", BOOL, "false", "encoders are not carried out"),
-    REFUSED("model.is_decoder", BOOL, "true|false", "decoders only"),
+    HARMLESS("model.is_decoder", BOOL, "every model here is a decoder"),
     REFUSED("model.attention_bias", BOOL, "false", "biases of llama's attention are not carried out"),
     REFUSED("model.mlp_bias", BOOL, "false", "biases of llama's feed-forward are not carried out"),
     REFUSED("model.rope_scaling", ANY, NULL, "scaled rotary angles are not carried out"),
+    REFUSED("model.rope_parameters", ANY, NULL, "write rope_theta; scaling is not carried out"),
     REFUSED("model.quantization_config", ANY, NULL, "quantized weights are not read"),
     REFUSED("model.pretraining_tp", INT, "1", "a setting of how llama was first trained"),
     REFUSED("model.tie_encoder_decoder", BOOL, "false", "encoders are not carried out"),
@@ -518,7 +520,7 @@ const char *zt_key_suggest(const char *path, struct zt_arena *arena)
 {
     const char *leaf = leaf_of(path);
     size_t section_len = (size_t)(leaf - path);
-    size_t max = (size_t)(zt_n_keys + zt_n_key_aliases), n = 0;
+    size_t max = (size_t)zt_n_keys + (size_t)zt_n_key_aliases, n = 0;
     const char **names = zt_xcalloc(max, sizeof *names);
     const char *elsewhere = NULL;
     for (size_t i = 0; i < max; i++) {

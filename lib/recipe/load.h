@@ -16,6 +16,7 @@
 struct zt_given {
     const struct zt_node *node; /* NULL: not given */
     const char *origin;         /* of the value in the settings; NULL: it has none */
+    bool bad;                   /* given, but not usable; of a section: a key in it is unknown */
 };
 
 struct zt_load {
@@ -23,7 +24,7 @@ struct zt_load {
     struct zt_arena *arena; /* the recipe's */
     struct zt_diags errors, notes;
     int n_sources;
-    bool incomplete;                /* a file could not be read: what is missing may stand there */
+    bool incomplete; /* a file or a key was not understood: what is missing may stand there */
     const struct zt_source *main;   /* where what is missing should have stood */
     const struct zt_source *config; /* the config.json, or NULL */
     struct zt_settings *settings;
@@ -36,6 +37,7 @@ struct zt_node *zt_load_tree(struct zt_load *ld);
 /* bind.c: defaults, then the values of the tree. */
 void zt_load_bind(struct zt_load *ld, const struct zt_node *root);
 const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path);
+bool zt_load_any_bad(const struct zt_load *ld, const char *section); /* or in it */
 void zt_load_derived(struct zt_load *ld, const char *path); /* the settings now hold its value */
 /* An error when running, a note when planning. */
 void zt_load_refuse(struct zt_load *ld, struct zt_pos at, const char *fmt, ...) ZT_PRINTF(3, 4);

@@ -2,7 +2,7 @@
 
 #include "base/io.h"
 
-enum { MAX_INCLUDE_DEPTH = 8, MAX_SOURCES = 64 };
+enum { MAX_INCLUDE_DEPTH = 8, MAX_SOURCES = 64, MAX_SET_KEY = 200 };
 
 /* The files that are being included, innermost first. */
 struct chain {
@@ -19,7 +19,11 @@ static const struct zt_source *new_source(struct zt_load *ld, enum zt_source_kin
 {
     struct zt_source *s = zt_arena_alloc(ld->arena, 1, sizeof *s);
     const char *slash = is_file ? strrchr(name, '/') : NULL;
-    *s = (struct zt_source){kind, zt_arena_strdup(ld->arena, name), "", ld->n_sources++};
+    char *shown = zt_arena_strdup(ld->arena, name);
+    for (char *p = shown; *p; p++)
+        *p = (unsigned char)*p < ' ' || *p == 0x7f ? '?'
+                                                   : *p; /* messages and origins are one line */
+    *s = (struct zt_source){kind, shown, "", ld->n_sources++};
     if (slash)
         s->dir = zt_arena_printf(ld->arena, "%.*s/", (int)(slash - name), name);
     return s;
@@ -170,9 +174,10 @@ static struct zt_node *set_value(struct zt_load *ld, const struct zt_source *src
     bool is_yaml = !text[0] || strchr("'\"", text[0]) || (type == ZT_KEY_PATHS && text[0] == '[');
     if (!is_text || is_yaml)
         return zt_tree_parse(src, text, strlen(text), ld->arena, &ld->errors);
-    struct zt_node *n = zt_arena_alloc(ld->arena, 1, sizeof *n);
-    n->text = zt_arena_strdup(ld->arena, text);
-    n->at = (struct zt_pos){src, 1, 1};
+    const char *quoted = zt_yaml_string(ld->arena, text); /* the parser checks that it is UTF-8 */
+    struct zt_node *n = zt_tree_parse(src, quoted, strlen(quoted), ld->arena, &ld->errors);
+    if (n)
+        n->quoted = false;
     return n;
 }
 
@@ -201,9 +206,10 @@ static void merge_set(struct zt_load *ld, struct zt_node *root, const char *arg)
     const struct zt_source *src =
         new_source(ld, ZT_SOURCE_SET, zt_arena_printf(ld->arena, "--set %s", arg), false);
     struct zt_pos at = {src, 1, 1};
-    const char *path = zt_arena_printf(ld->arena, "%.*s", eq ? (int)(eq - arg) : 0, arg);
-    size_t n = strlen(path);
-    if (!n || path[0] == '.' || path[n - 1] == '.' || strstr(path, "..") || n > 200) {
+    size_t n = eq ? (size_t)(eq - arg) : 0;
+    const char *path = zt_arena_printf(ld->arena, "%.*s", (int)ZT_MIN(n, MAX_SET_KEY), arg);
+    if (!eq || !n || n > MAX_SET_KEY || path[0] == '.' || path[n - 1] == '.' ||
+        strstr(path, "..")) {
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG, at, "must be KEY=VALUE, such as a.b=c");
         return;
     }

@@ -15,33 +15,6 @@ static const char *f64_text(struct zt_arena *a, double x)
     return zt_arena_strdup(a, buf);
 }
 
-/* As a YAML (and JSON) double-quoted string, or plain when it is a word. */
-static const char *str_text(struct zt_arena *a, const char *s)
-{
-    static const char plain[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
-    bool letter = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '/';
-    if (letter && s[strspn(s, plain)] == '\0' && zt_word_index("auto|null|true|false", s) < 0)
-        return s;
-    struct zt_str out = {0};
-    zt_str_puts(&out, "\"");
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            zt_str_printf(&out, "\\%c", c);
-        else if (c == '\n')
-            zt_str_puts(&out, "\\n");
-        else if (c < ' ' || c == 0x7f)
-            zt_str_printf(&out, "\\x%02x", c);
-        else
-            zt_str_add(&out, s, 1);
-    }
-    zt_str_puts(&out, "\"");
-    const char *text = zt_arena_strdup(a, zt_str_get(&out));
-    zt_str_release(&out);
-    return text;
-}
-
 static const char *absolute(struct zt_arena *a, const char *cwd, const char *path)
 {
     return path[0] == '/' || !cwd ? path : zt_arena_printf(a, "%s/%s", cwd, path);
@@ -52,7 +25,7 @@ static const char *paths_text(struct zt_arena *a, const char *cwd, const struct 
     const char *out = "[";
     for (int i = 0; i < l->n; i++)
         out = zt_arena_printf(a, "%s%s%s", out, i ? ", " : "",
-                              str_text(a, absolute(a, cwd, l->items[i])));
+                              zt_yaml_string(a, absolute(a, cwd, l->items[i])));
     return zt_arena_printf(a, "%s]", out);
 }
 
@@ -81,9 +54,9 @@ static const char *value_text(struct zt_load *ld, const struct zt_key *k, const 
         return word_text(a, k, *(const int *)(const void *)from);
     case ZT_KEY_WORD:
     case ZT_KEY_STR:
-        return str_text(a, *str);
+        return zt_yaml_string(a, *str);
     case ZT_KEY_PATH:
-        return str_text(a, absolute(a, cwd, *str));
+        return zt_yaml_string(a, absolute(a, cwd, *str));
     case ZT_KEY_PATHS:
         return paths_text(a, cwd, (const void *)from);
     case ZT_KEY_RANGE:

@@ -26,7 +26,7 @@ static const char *given_or_not(struct zt_arena *a, int64_t v)
 }
 
 /* Fill in what is not given; what does not fit together, or NULL. */
-static const char *solve_batch(struct zt_recipe_batch *b, int64_t ranks)
+static const char *solve_batch(struct zt_recipe_batch *b, int64_t ranks, struct zt_arena *arena)
 {
     const int64_t none = ZT_NOT_GIVEN;
     bool has_train = b->train != none, has_micro = b->micro != none, has_accum = b->accum != none;
@@ -43,10 +43,12 @@ static const char *solve_batch(struct zt_recipe_batch *b, int64_t ranks)
         return "the product is too large";
     if (!has_train)
         b->train = per_rank;
-    if (b->train % per_rank != 0)
-        return "train_batch_size is not a multiple of the others' product";
     if (has_micro && has_accum && b->train != per_rank)
-        return "train_batch_size is not the product of the others";
+        return zt_arena_printf(arena, "the product is %" PRId64 ", not %" PRId64, per_rank,
+                               b->train);
+    if (b->train % per_rank != 0)
+        return zt_arena_printf(arena, "%" PRId64 " is not a multiple of %" PRId64, b->train,
+                               per_rank);
     if (!has_micro)
         b->micro = b->train / per_rank;
     if (!has_accum)
@@ -62,6 +64,10 @@ static void resolve_batch(struct zt_load *ld)
     int64_t *values[] = {&r->batch.train, &r->batch.micro, &r->batch.accum};
     struct zt_pos at = {ld->main, 0, 0};
     bool any = false;
+    for (int i = 0; i < 3; i++) {
+        if (zt_load_any_bad(ld, paths[i]))
+            return;
+    }
     for (int i = 2; i >= 0; i--) {
         if (!zt_load_given(ld, paths[i])) {
             *values[i] = ZT_NOT_GIVEN;
@@ -76,7 +82,7 @@ static void resolve_batch(struct zt_load *ld)
         return;
     }
     struct zt_recipe_batch b = r->batch;
-    const char *why = solve_batch(&r->batch, ld->opts->n_ranks);
+    const char *why = solve_batch(&r->batch, ld->opts->n_ranks, ld->arena);
     if (why && !(ld->incomplete && !any))
         zt_diag_add(&ld->errors, any ? ZT_DIAG_WRONG : ZT_DIAG_MISSING, at,
                     "train_batch_size %s, train_micro_batch_size_per_gpu %s, "
@@ -86,6 +92,34 @@ static void resolve_batch(struct zt_load *ld)
 }
 
 /* ---- optimizer, schedule, precision, ZeRO ---- */
+
+static void check_cosine(struct zt_load *ld)
+{
+    const struct zt_schedule *sched = &ld->settings->r.schedule;
+    if (zt_load_any_bad(ld, "scheduler") || zt_load_any_bad(ld, "optimizer"))
+        return;
+    if (sched->min_lr > sched->lr)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "scheduler.params.min_lr"),
+                    "scheduler.params.min_lr: %g is above the learning rate %g", sched->min_lr,
+                    sched->lr);
+    if (sched->warmup_steps > sched->total_steps)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "scheduler.params.warmup_steps"),
+                    "scheduler.params.warmup_steps: %" PRId64 " is more than the %" PRId64
+                    " steps of the schedule",
+                    sched->warmup_steps, sched->total_steps);
+}
+
+static void resolve_precision(struct zt_load *ld)
+{
+    static const enum zt_dtype comm[] = {ZT_F32, ZT_BF16, ZT_BF16, ZT_F16}; /* as in keys.c */
+    const struct zt_settings *s = ld->settings;
+    struct zt_recipe *r = &ld->settings->r;
+    if (s->fp16 && s->bf16)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "bf16.enabled"),
+                    "bf16.enabled: fp16.enabled is true too; choose one");
+    r->precision = s->bf16 ? ZT_PREC_BF16 : s->fp16 ? ZT_PREC_FP16 : ZT_PREC_FP32;
+    r->comm_dtype = s->comm < 0 ? -1 : (int)comm[s->comm];
+}
 
 static void resolve_training(struct zt_load *ld)
 {
@@ -104,22 +138,8 @@ static void resolve_training(struct zt_load *ld)
         r->schedule.total_steps = r->train.steps;
         zt_load_derived(ld, "scheduler.params.total_steps");
     }
-    if (cosine && r->schedule.min_lr > r->schedule.lr)
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "scheduler.params.min_lr"),
-                    "scheduler.params.min_lr: %g is above the learning rate %g", r->schedule.min_lr,
-                    r->schedule.lr);
-    if (cosine && r->schedule.warmup_steps > r->schedule.total_steps)
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "scheduler.params.warmup_steps"),
-                    "scheduler.params.warmup_steps: %" PRId64 " is more than the %" PRId64
-                    " steps of the schedule",
-                    r->schedule.warmup_steps, r->schedule.total_steps);
-
-    if (s->fp16 && s->bf16)
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "bf16.enabled"),
-                    "bf16.enabled: fp16.enabled is true too; choose one");
-    r->precision = s->bf16 ? ZT_PREC_BF16 : s->fp16 ? ZT_PREC_FP16 : ZT_PREC_FP32;
-    static const enum zt_dtype comm[] = {ZT_F32, ZT_BF16, ZT_BF16, ZT_F16};
-    r->comm_dtype = s->comm < 0 ? -1 : (int)comm[s->comm];
+    if (cosine)
+        check_cosine(ld);
 
     r->zero.stage = (int)s->zero_stage;
     if (r->zero.offload_param != ZT_OFFLOAD_TO_NONE && r->zero.stage != 3)
@@ -134,15 +154,23 @@ static void resolve_training(struct zt_load *ld)
 
 /* ---- data ---- */
 
-static void resolve_data(struct zt_load *ld)
+/* Do two ranges of the same tokens have any in common? -1 is open. */
+static bool ranges_meet(const int64_t a[2], const int64_t b[2])
+{
+    int64_t a_end = a[1] < 0 ? INT64_MAX : a[1], b_end = b[1] < 0 ? INT64_MAX : b[1];
+    return ZT_MAX(a[0], b[0]) < ZT_MIN(a_end, b_end);
+}
+
+static void resolve_validation(struct zt_load *ld)
 {
     struct zt_recipe *r = &ld->settings->r;
     struct zt_recipe_data *d = &r->data;
-    if (d->train.n == 0 && !ld->opts->for_plan)
-        missing(ld, "data.train is missing: the files to learn from");
-    if (d->val.n == 0 && zt_load_given(ld, "data.val_range")) {
+    if (d->val.n == 0 && d->train.n > 0 && zt_load_given(ld, "data.val_range")) {
         d->val = d->train;
         zt_load_derived(ld, "data.val");
+        if (ranges_meet(d->range_train, d->range_val))
+            zt_diag_add(&ld->notes, ZT_DIAG_WRONG, pos_of(ld, "data.val_range"),
+                        "data.val_range: these tokens are trained on too; see data.train_range");
     }
     if (d->val.n > 0 && d->val_fraction > 0)
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "data.val_fraction"),
@@ -151,18 +179,29 @@ static void resolve_data(struct zt_load *ld)
     if (d->val_fraction >= 1)
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "data.val_fraction"),
                     "data.val_fraction: nothing is left to train on");
-    if (r->train.eval_every > 0 && d->val.n == 0 && d->val_fraction == 0 && !ld->opts->for_plan)
+    bool none = d->val.n == 0 && d->val_fraction == 0;
+    if (r->train.eval_every > 0 && none && !ld->opts->for_plan && !zt_load_any_bad(ld, "data"))
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "train.eval_every"),
                     "train.eval_every: there is no validation data; give data.val, data.val_range "
                     "or data.val_fraction");
+}
+
+static void resolve_data(struct zt_load *ld)
+{
+    struct zt_recipe *r = &ld->settings->r;
+    struct zt_recipe_data *d = &r->data;
+
+    if (d->train.n == 0 && !ld->opts->for_plan && !zt_load_any_bad(ld, "data"))
+        missing(ld, "data.train is missing: the files to learn from");
+    resolve_validation(ld);
+    int64_t longest = r->model.n_positions;
     if (!zt_load_given(ld, "data.seq_len")) {
-        int64_t longest = r->model.n_positions > 0 ? r->model.n_positions : 1024;
-        d->seq_len = ZT_MIN(longest, 1024);
+        d->seq_len = longest > 0 ? ZT_MIN(longest, 1024) : 1024;
         zt_load_derived(ld, "data.seq_len");
-    } else if (r->model.n_positions > 0 && d->seq_len > r->model.n_positions) {
+    } else if (longest > 0 && d->seq_len > longest && !zt_load_any_bad(ld, "model")) {
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "data.seq_len"),
                     "data.seq_len: %" PRId64 " is more than the model's %" PRId64 " positions",
-                    d->seq_len, r->model.n_positions);
+                    d->seq_len, longest);
     }
 }
 
@@ -242,6 +281,8 @@ static void check_model(struct zt_load *ld)
 {
     const struct zt_recipe_model *m = &ld->settings->r.model;
     bool gpt2 = strcmp(m->model_type, "gpt2") == 0;
+    if (zt_load_any_bad(ld, "model"))
+        return;
     if (m->head_dim * m->n_head != m->n_embd)
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "model.n_head"),
                     "model: n_embd %" PRId64 " is not n_head %" PRId64 " x head_dim %" PRId64,
@@ -296,7 +337,7 @@ static void resolve_model(struct zt_load *ld)
             zt_load_refuse(ld, params->at,
                            "model.params: a number of parameters is enough for "
                            "zerotrain plan only; describe the model to train it");
-        else if (!params && !ld->opts->for_plan)
+        else if (!params && !ld->opts->for_plan && !zt_load_any_bad(ld, "model"))
             missing(ld, "model is missing: give model.model_type and its sizes, model.config, or "
                         "model.from");
         return;
@@ -327,6 +368,7 @@ void zt_load_resolve(struct zt_load *ld)
     ld->settings->r.n_ranks = ld->opts->n_ranks;
     resolve_batch(ld);
     resolve_training(ld);
+    resolve_precision(ld);
     resolve_model(ld);
     resolve_data(ld);
 }

@@ -1,6 +1,9 @@
 #include "recipe/tree.h"
 
+#include <strings.h>
 #include <yaml.h>
+
+#include "base/str.h"
 
 struct builder {
     yaml_parser_t yaml;
@@ -284,6 +287,68 @@ bool zt_node_not_given(const struct zt_node *n)
             return true;
     }
     return false;
+}
+
+/* The character at *p, and step over it. What is not UTF-8 is U+FFFD, a byte long. */
+static uint32_t next_char(const char **p)
+{
+    const unsigned char *s = (const unsigned char *)*p;
+    int more = s[0] < 0x80 ? 0 : s[0] < 0xc0 ? -1 : s[0] < 0xe0 ? 1 : s[0] < 0xf0 ? 2 : 3;
+    uint32_t c = more > 0 ? s[0] & (0x3fu >> more) : s[0];
+    bool valid = more >= 0 && s[0] < 0xf8;
+    for (int i = 1; valid && i <= more; i++) {
+        valid = (s[i] & 0xc0) == 0x80;
+        c = c << 6 | (s[i] & 0x3fu);
+    }
+    *p += valid ? more + 1 : 1;
+    return valid ? c : 0xfffd;
+}
+
+/* Would libyaml read the character back as it is, inside double quotes? */
+static bool is_printable(uint32_t c)
+{
+    if (c < 0xa0)
+        return c >= ' ' && c < 0x7f && c != '"' && c != '\\';
+    return c != 0x2028 && c != 0x2029 && c != 0xfeff && c != 0xfffe && c != 0xffff;
+}
+
+static bool is_plain_word(const char *s)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
+    static const char *const special[] = {"null", "true", "false", "yes", "no", "on", "off"};
+    bool letter = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '/';
+    if (!letter || s[strspn(s, plain)])
+        return false;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(special); i++) {
+        if (strcasecmp(s, special[i]) == 0)
+            return false;
+    }
+    return true;
+}
+
+const char *zt_yaml_string(struct zt_arena *a, const char *s)
+{
+    if (is_plain_word(s))
+        return s;
+    struct zt_str out = {0};
+    zt_str_puts(&out, "\"");
+    while (*s) {
+        const char *from = s;
+        uint32_t c = next_char(&s);
+        if (is_printable(c))
+            zt_str_add(&out, from, (size_t)(s - from));
+        else if (c == '\n')
+            zt_str_puts(&out, "\\n");
+        else if (c == '"' || c == '\\')
+            zt_str_printf(&out, "\\%c", (char)c);
+        else
+            zt_str_printf(&out, "\\u%04x", (unsigned)c);
+    }
+    zt_str_puts(&out, "\"");
+    const char *text = zt_arena_strdup(a, zt_str_get(&out));
+    zt_str_release(&out);
+    return text;
 }
 
 static struct zt_node **find_link(struct zt_node *map, const char *key)

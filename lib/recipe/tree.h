@@ -35,6 +35,9 @@ struct zt_node *zt_node_find(const struct zt_node *map, const char *key);
 /* null, ~, nothing, or "auto" (quoted too): the same as not writing the key. */
 bool zt_node_not_given(const struct zt_node *n);
 
+/* `s` as a YAML (and JSON) string: as it is when it is a plain word, else in double quotes. */
+const char *zt_yaml_string(struct zt_arena *a, const char *s);
+
 /* Put `over` on `base`, both maps: maps are merged key by key, anything else replaces. A value that
  * is not given leaves what is below it, or with `unset` removes it. */
 void zt_node_merge(struct zt_node *base, const struct zt_node *over, bool unset,

@@ -1,0 +1,432 @@
+#include "recipe_test.h"
+
+#include "base/io.h"
+
+/* Case B02: flat keys of the file -> where a recipe says them. */
+static const struct {
+    const char *flat, *path;
+} b02[] = {
+    {"lr", "optimizer.params.lr"},
+    {"min_lr", "scheduler.params.min_lr"},
+    {"weight_decay", "optimizer.params.weight_decay"},
+    {"eps", "optimizer.params.eps"},
+    {"reduce_bucket_size", "zero_optimization.reduce_bucket_size"},
+    {"prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"},
+    {"clip", "gradient_clipping"},
+    {"warmup_steps", "scheduler.params.warmup_steps"},
+};
+
+/* The value of `flat` in the file's text, as it stands there. */
+static void raw_value(const char *text, const char *flat, char *out, size_t out_bytes)
+{
+    char key[64];
+    snprintf(key, sizeof key, "\n%s: ", flat);
+    const char *p = strstr(text, key);
+    const char *v = p ? p + strlen(key) : "";
+    snprintf(out, out_bytes, "%.*s", (int)strcspn(v, "\n"), v);
+}
+
+static void load_b02(const struct zt_str *text, struct zt_recipe **r)
+{
+    char value[64];
+    const char *set[ZT_ARRAY_LEN(b02) + 3];
+    struct zt_arena a = {0};
+    int n = 0;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(b02); i++) {
+        raw_value(zt_str_get(text), b02[i].flat, value, sizeof value);
+        set[n++] = zt_arena_printf(&a, "%s=%s", b02[i].path, value);
+    }
+    raw_value(zt_str_get(text), "beta2", value, sizeof value);
+    set[n++] = zt_arena_printf(&a, "optimizer.params.betas=[.9, %s]", value);
+    set[n++] = "scheduler.type=Cosine";
+    set[n++] = "train.steps=100";
+    const struct zt_recipe_opts o = {
+        .path = "r.yaml", .text = TINY BATCH, .n_ranks = 1, .set = {n, set}};
+    *r = load_opts(&o);
+    zt_arena_release(&a);
+}
+
+TEST(recipe_numbers_b02)
+{
+    struct zt_str text = {0};
+    CHECK_OK(zt_read_file("test/cases/B02/recipe_numbers.yaml", 4096, &text, &err), err);
+    struct zt_recipe *r;
+    load_b02(&text, &r);
+    zt_str_release(&text);
+    CHECK_LOADED(r);
+    CHECK_NEAR(r->optimizer.lr, 2e-5, 0);
+    CHECK_NEAR(r->schedule.lr, 2e-5, 0);
+    CHECK_NEAR(r->schedule.min_lr, 2e-6, 0);
+    CHECK_NEAR(r->optimizer.weight_decay, 0.1, 0);
+    CHECK_NEAR(r->optimizer.eps, 1e-8, 0);
+    CHECK_NEAR(r->optimizer.beta2, 0.95, 0);
+    CHECK_NEAR(r->gradient_clipping, 1.0, 0);
+    CHECK_INT(r->zero.reduce_bucket_size, 500000000);
+    CHECK_INT(r->zero.prefetch_bucket_size, 15099494);
+    CHECK(has_note(r, "15099494.4 is taken as 15099494"));
+    CHECK_INT(r->schedule.warmup_steps, 10);
+    zt_recipe_free(r);
+}
+
+TEST(recipe_numbers_quoted_and_signed)
+{
+    static const struct {
+        const char *text;
+        double want;
+    } lr[] = {
+        {"\"3e-4\"", 3e-4}, {"'3e-4'", 3e-4}, {"5e8", 5e8},       {"+1", 1},
+        {"1e+3", 1e3},      {"1.0e5", 1e5},   {"0.000", 0},       {"1E-3", 1e-3},
+        {"1", 1},           {"010", 10},      {"5e-324", 5e-324},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(lr); i++) {
+        char set[64];
+        snprintf(set, sizeof set, "optimizer.params.lr=%s", lr[i].text);
+        struct zt_recipe *r = load_set(TINY BATCH, set);
+        CHECK_LOADED(r);
+        CHECK_NEAR(r->optimizer.lr, lr[i].want, 0);
+        zt_recipe_free(r);
+    }
+}
+
+/* Case B05 is zt_schedule_lr()'s; here only what it is given. */
+TEST(recipe_schedules)
+{
+    struct zt_recipe *r = load_text(TINY BATCH "train: {steps: 77}\n"
+                                               "scheduler: {type: Cosine, params: "
+                                               "{warmup_steps: 7, min_lr: 1e-4}}\n",
+                                    1);
+    CHECK_LOADED(r);
+    CHECK_INT(r->schedule.kind, ZT_SCHED_COSINE);
+    CHECK_INT(r->schedule.total_steps, 77);
+    CHECK_INT(r->schedule.warmup_steps, 7);
+    CHECK_NEAR(r->schedule.lr, 1e-3, 0);
+    zt_recipe_free(r);
+
+    r = load_text(TINY BATCH, 1);
+    CHECK_LOADED(r);
+    CHECK_INT(r->schedule.kind, ZT_SCHED_CONSTANT);
+    CHECK_INT(r->schedule.warmup_steps, 0);
+    zt_recipe_free(r);
+}
+
+TEST(recipe_defaults)
+{
+    struct zt_recipe *r = load_text(TINY BATCH, 2);
+    CHECK_LOADED(r);
+    CHECK_STR(r->path, "r.yaml");
+    CHECK_INT(r->n_ranks, 2);
+    CHECK_STR(r->optimizer.type, "AdamW");
+    CHECK(r->optimizer.adam_w_mode);
+    CHECK_NEAR(r->optimizer.beta1, 0.9, 0);
+    CHECK_INT(r->precision, ZT_PREC_FP32);
+    CHECK_INT(r->comm_dtype, -1);
+    CHECK_INT(r->zero.stage, 0);
+    CHECK(r->zero.overlap_comm && r->data.shuffle && !r->train.recompute);
+    CHECK_INT(r->model.n_kv_head, 2);
+    CHECK_INT(r->model.head_dim, 32);
+    CHECK_INT(r->model.n_inner, 256);
+    CHECK_INT(r->model.vocab_size, 256); /* text */
+    CHECK(r->model.tie_word_embeddings);
+    CHECK_STR(r->model.activation, "gelu_new");
+    CHECK_INT(r->data.seq_len, 32);
+    CHECK_INT(r->data.train.n, 1);
+    CHECK_INT(r->data.range_train[0], -1);
+    CHECK_STR(r->train.sample_prompt, "\n");
+    CHECK(!r->log.dir);
+    CHECK_STR(value_of(r, "train.seed", true), "default");
+    CHECK_STR(value_of(r, "model.head_dim", true), "derived");
+    CHECK_STR(value_of(r, "train_batch_size", true), "r.yaml:3:19");
+    zt_recipe_free(r);
+}
+
+TEST(recipe_vocabulary_follows_the_data)
+{
+    static const struct {
+        const char *set;
+        int64_t want;
+    } c[] = {
+        {"data.train=[a.bin, b.bin]", 50257},
+        {"data.train=[a.bin, b.txt]", 256},
+        {"data.format=llm.c", 50257},
+
+        {"data.format=raw_u16", 50257},
+        {"data.format=text", 256},
+        {"model.vocab_size=11", 11},
+        {"model.config=test/cases/recipe/gpt2/config.json", 0},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(c); i++) {
+        struct zt_recipe *r = load_set(TINY BATCH, c[i].set);
+        if (c[i].want == 0) { /* its dropouts are refused */
+            CHECK(!r);
+            CHECK_INT(err.code, ZT_EUNSUPPORTED);
+            continue;
+        }
+        CHECK_LOADED(r);
+        CHECK_INT(r->model.vocab_size, c[i].want);
+        zt_recipe_free(r);
+    }
+}
+
+TEST(recipe_includes_and_precedence)
+{
+    static const char *const set[] = {"train.steps=30", "optimizer.params.betas=[0.5, 0.6]"};
+    const struct zt_recipe_opts o = {
+        .path = "test/cases/recipe/over.yaml", .n_ranks = 1, .set = {2, (const char **)set}};
+    struct zt_recipe *r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_INT(r->batch.micro, 4);                  /* included */
+    CHECK_NEAR(r->optimizer.lr, 2e-3, 0);          /* the recipe over the included file */
+    CHECK_NEAR(r->optimizer.weight_decay, 0.1, 0); /* "auto" does not hide what is included */
+    CHECK_INT(r->train.steps, 30);                 /* --set over the recipe */
+    CHECK_NEAR(r->optimizer.beta1, 0.5, 0);
+    CHECK_STR(value_of(r, "optimizer.params.lr", true), "test/cases/recipe/over.yaml:4:16");
+    CHECK_STR(value_of(r, "optimizer.params.weight_decay", true),
+              "test/cases/recipe/base.yaml:5:36");
+    CHECK_STR(value_of(r, "train.steps", true), "--set");
+    CHECK_INT(r->data.train.n, 2); /* relative to the file that says it */
+    CHECK_STR(r->data.train.items[0], "test/cases/recipe/corpus/*.txt");
+    CHECK_STR(r->data.train.items[1], "/abs/b.txt");
+    zt_recipe_free(r);
+}
+
+TEST(recipe_deepspeed_config_stands_below)
+{
+    static const char *const ds[] = {"test/cases/recipe/hf_zero2_auto.json"};
+    const struct zt_recipe_opts o = {.path = "r.yaml",
+                                     .text = TINY BATCH "zero_optimization: {stage: 1}\n",
+                                     .n_ranks = 2,
+                                     .deepspeed_configs = {1, (const char **)ds}};
+    struct zt_recipe *r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_INT(r->zero.stage, 1);
+    CHECK_INT(r->zero.reduce_bucket_size, 200000000);
+    CHECK_INT(r->batch.train, 8);
+    CHECK_NEAR(r->optimizer.lr, 1e-3, 0);
+    zt_recipe_free(r);
+}
+
+TEST(recipe_set_values)
+{
+    struct zt_recipe *r = load_set(TINY BATCH, "data.train=[a, \"b c\"]");
+    CHECK_LOADED(r);
+    CHECK_INT(r->data.train.n, 2);
+    CHECK_STR(r->data.train.items[1], "b c");
+    zt_recipe_free(r);
+    r = load_set(TINY BATCH, "train.sample_prompt=Once: upon #1");
+    CHECK_LOADED(r);
+    CHECK_STR(r->train.sample_prompt, "Once: upon #1");
+    zt_recipe_free(r);
+    r = load_set(TINY BATCH, "train.sample_prompt=\"a\\nb\"");
+    CHECK_LOADED(r);
+    CHECK_STR(r->train.sample_prompt, "a\nb");
+    zt_recipe_free(r);
+    r = load_set(TINY BATCH "gradient_clipping: 2\n", "gradient_clipping=auto");
+    CHECK_LOADED(r);
+    CHECK_NEAR(r->gradient_clipping, 0, 0); /* back to the default */
+    zt_recipe_free(r);
+    r = load_set(TINY BATCH, "model.num_hidden_layers=3"); /* another name of n_layer */
+    CHECK_LOADED(r);
+    CHECK_INT(r->model.n_layer, 3);
+    zt_recipe_free(r);
+}
+
+TEST(recipe_bf16_and_recomputation)
+{
+    struct zt_recipe *r = load_text("\xef\xbb\xbf" TINY BATCH
+                                    "bfloat16: {enabled: true}\ncommunication_data_type: fp32\n"
+                                    "activation_checkpointing: {policy: block}\n"
+                                    "train: {on_nonfinite: skip}\n",
+                                    1);
+    CHECK_LOADED(r);
+    CHECK_INT(r->precision, ZT_PREC_BF16);
+    CHECK_INT(r->comm_dtype, 0);
+    CHECK(r->train.recompute);
+    CHECK_INT(r->train.on_nonfinite, ZT_NONFINITE_SKIP);
+    zt_recipe_free(r);
+}
+
+TEST(recipe_validation_ranges)
+{
+    struct zt_recipe *r = load_text(
+        BATCH "model: {n_layer: 1}\n"
+              "data: {train: /d/s.txt, train_range: [0, 1003854], val_range: [1003854, -1]}\n",
+        1);
+    CHECK_LOADED(r);
+    CHECK_INT(r->data.val.n, 1);
+    CHECK_STR(r->data.val.items[0], "/d/s.txt");
+    CHECK_INT(r->data.range_train[1], 1003854);
+    CHECK_INT(r->data.range_val[0], 1003854);
+    CHECK_INT(r->data.range_val[1], -1);
+    CHECK(!has_note(r, "trained on too"));
+    zt_recipe_free(r);
+    r = load_text(BATCH "model: {n_layer: 1}\ndata: {train: /d/s.txt, val_range: [100, null]}\n",
+                  1);
+    CHECK_LOADED(r);
+    CHECK(has_note(r, "trained on too"));
+    zt_recipe_free(r);
+}
+
+TEST(recipe_hugging_face_zero3_with_auto)
+{
+    const struct zt_recipe_opts o = {
+        .path = "test/cases/recipe/hf_zero3_auto.json", .n_ranks = 8, .for_plan = true};
+    struct zt_recipe *r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_INT(r->zero.stage, 3);
+    CHECK_INT(r->zero.offload_optimizer, ZT_OFFLOAD_TO_CPU);
+    CHECK_INT(r->zero.offload_param, ZT_OFFLOAD_TO_CPU);
+    CHECK_INT(r->precision, ZT_PREC_FP32);
+    CHECK_NEAR(r->optimizer.beta2, 0.999, 0);
+    CHECK_INT(r->log.steps_per_print, 2000);
+    CHECK(has_note(r, "scheduler.type: WarmupLR is understood, but not carried out yet"));
+    CHECK(has_note(r, "hf_zero3_auto.json:29:39: zero_optimization.stage3_max_live_parameters: "
+                      "ignored: "));
+    zt_recipe_free(r);
+}
+
+TEST(recipe_fp16_and_offload_are_refused_in_words)
+{
+    struct zt_recipe_opts o = {
+        .path = "test/cases/recipe/ds_fp16_offload.json", .n_ranks = 2, .for_plan = true};
+    struct zt_recipe *r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_INT(r->precision, ZT_PREC_FP16);
+    CHECK_INT(r->zero.offload_optimizer, ZT_OFFLOAD_TO_CPU);
+    CHECK_INT(r->batch.micro, 32);
+    CHECK_INT(r->n_notes, 2);
+    zt_recipe_free(r);
+    o.for_plan = false;
+    CHECK(!load_opts(&o));
+    CHECK_INT(err.code, ZT_EUNSUPPORTED);
+    CHECK(strstr(err.msg, "ds_fp16_offload.json:1:46: fp16.enabled: true: training in fp16 is not "
+                          "carried out yet; bf16 is\n"));
+    CHECK(strstr(err.msg, "ds_fp16_offload.json:1:119: zero_optimization.offload_optimizer.device: "
+                          "cpu is understood, but not carried out yet; use none\n"));
+}
+
+TEST(recipe_config_json)
+{
+    const char *const off[] = {"model.attn_pdrop=0", "model.embd_pdrop=0", "model.resid_pdrop=0",
+                               "model.n_layer=3"};
+    struct zt_recipe_opts o = {.path = "r.yaml",
+                               .text = BATCH "model: {from: test/cases/recipe/gpt2}\n"
+                                             "data: {train: x.txt}\n",
+                               .n_ranks = 1};
+    CHECK(!load_opts(&o));
+    CHECK_INT(err.code, ZT_EUNSUPPORTED);
+    CHECK(strstr(err.msg, "test/cases/recipe/gpt2/config.json:4:17: model.attn_pdrop: 0.1: dropout "
+                          "is not carried out yet; set it to 0"));
+    o.set.n = 4;
+    o.set.items = (const char **)off;
+    struct zt_recipe *r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_STR(r->model.from, "test/cases/recipe/gpt2");
+    CHECK_INT(r->model.n_layer, 3); /* the recipe over the config.json */
+    CHECK_INT(r->model.n_inner, 4 * 768);
+    CHECK_INT(r->model.vocab_size, 50257);
+    CHECK(has_note(r, "model.made_by: ignored: not known to zerotrain"));
+    CHECK_INT(r->n_notes, 1);
+    CHECK_STR(value_of(r, "model.n_embd", true), "test/cases/recipe/gpt2/config.json:12:13");
+    zt_recipe_free(r);
+}
+
+TEST(recipe_config_json_of_the_fixtures)
+{
+    struct zt_recipe_opts o = {.path = "r.yaml",
+                               .text =
+                                   BATCH "model: {config: test/cases/fixture_llama/config.json}\n",
+                               .n_ranks = 4,
+                               .for_plan = true};
+    struct zt_recipe *r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_STR(r->model.model_type, "llama");
+    CHECK_INT(r->model.n_kv_head, 2);
+    CHECK_INT(r->model.head_dim, 4);
+    CHECK_INT(r->model.n_inner, 24);
+    CHECK_INT(r->model.n_positions, 16);
+    CHECK(!r->model.tie_word_embeddings);
+    CHECK_NEAR(r->model.rope_theta, 10000, 0);
+    CHECK(has_note(r, "llama can be planned, but training it is not carried out yet"));
+    zt_recipe_free(r);
+
+    o.text = BATCH "model: {from: test/cases/fixture_gpt2}\ndata: {train: x.bin}\n";
+    o.for_plan = false;
+    r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_INT(r->model.n_embd, 4);
+    CHECK_INT(r->model.vocab_size, 11);
+    CHECK_INT(r->n_notes, 0);
+    zt_recipe_free(r);
+}
+
+/* Printed and loaded again, a recipe is the same; only the origins differ. */
+static void check_round_trip(const struct zt_recipe *r, bool for_plan)
+{
+    struct zt_str text = {0};
+    zt_recipe_print(r, &text);
+    const struct zt_recipe_opts o = {.path = "resolved.yaml",
+                                     .text = zt_str_get(&text),
+                                     .n_ranks = r->n_ranks,
+                                     .for_plan = for_plan};
+    struct zt_recipe *again = load_opts(&o);
+    zt_str_release(&text);
+    CHECK_LOADED(again);
+    int n = again->n_values, same = 0;
+    for (int i = 0; i < n && i < r->n_values; i++)
+        same += strcmp(r->values[i].key, again->values[i].key) == 0 &&
+                strcmp(r->values[i].value, again->values[i].value) == 0;
+    bool fields = r->batch.train == again->batch.train && r->precision == again->precision &&
+                  memcmp(&r->schedule, &again->schedule, sizeof r->schedule) == 0 &&
+                  memcmp(&r->zero, &again->zero, sizeof r->zero) == 0 &&
+                  r->model.n_embd == again->model.n_embd && r->threads == again->threads;
+    zt_recipe_free(again);
+    CHECK_INT(n, r->n_values);
+    CHECK_INT(same, n);
+    CHECK(fields);
+}
+
+TEST(recipe_round_trip)
+{
+    static const char *const files[] = {
+        "test/cases/recipe/over.yaml",
+        "test/cases/recipe/hf_zero3_auto.json",
+        "test/cases/recipe/hf_zero2_auto.json",
+        "test/cases/recipe/ds_fp16_offload.json",
+        "recipes/quickstart.yaml",
+        "recipes/shakespeare-char.yaml",
+        "recipes/gpt2-124m.yaml",
+        "recipes/gpt2-1.5b.yaml",
+        "recipes/llama-7b-plan.yaml",
+    };
+    static const char *const set[] = {"train.sample_prompt=a \"b\" \\ # c\t\x7f",
+                                      "data.train=['it''s', \"# x\", null]", "log.name=true"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(files); i++) {
+        const struct zt_recipe_opts o = {
+            .path = files[i], .n_ranks = 4, .for_plan = true, .set = {3, (const char **)set}};
+        struct zt_recipe *r = load_opts(&o);
+        CHECK_LOADED(r);
+        check_round_trip(r, true);
+        zt_recipe_free(r);
+        RETURN_IF_FAILED();
+    }
+    struct zt_recipe *r = plan_text("model: {params: 7e9}\n", 4);
+    CHECK_LOADED(r);
+    check_round_trip(r, true);
+    zt_recipe_free(r);
+}
+
+/* The recipes that are not plans only also run, as far as the recipe goes. */
+TEST(recipe_shipped_recipes_load)
+{
+    static const char *const files[] = {"recipes/quickstart.yaml", "recipes/shakespeare-char.yaml",
+                                        "recipes/gpt2-124m.yaml"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(files); i++) {
+        const struct zt_recipe_opts o = {.path = files[i], .n_ranks = 2};
+        struct zt_recipe *r = load_opts(&o);
+        CHECK_LOADED(r);
+        CHECK_INT(r->n_notes, 0);
+        zt_recipe_free(r);
+    }
+}
+
+TEST_MAIN()
