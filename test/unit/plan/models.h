@@ -1,0 +1,67 @@
+/* models.h: the models and the plan configuration that the planner's tests start from. */
+#ifndef ZT_TEST_PLAN_MODELS_H
+#define ZT_TEST_PLAN_MODELS_H
+
+#include "plan/plan.h"
+
+static const struct zt_model_config gpt2_124m = {.type = ZT_MODEL_GPT2,
+                                                 .n_layer = 12,
+                                                 .n_head = 12,
+                                                 .n_embd = 768,
+                                                 .vocab_size = 50257,
+                                                 .n_positions = 1024,
+                                                 .norm_eps = 1e-5f,
+                                                 .initializer_range = 0.02f,
+                                                 .tie_embeddings = true};
+
+/* The case fixture_gpt2: 572 parameters. */
+static const struct zt_model_config gpt2_fixture = {.type = ZT_MODEL_GPT2,
+                                                    .n_layer = 2,
+                                                    .n_head = 2,
+                                                    .n_embd = 4,
+                                                    .vocab_size = 11,
+                                                    .n_positions = 8,
+                                                    .norm_eps = 1e-5f,
+                                                    .initializer_range = 0.02f,
+                                                    .tie_embeddings = true};
+
+/* The case fixture_llama: 4336 parameters, grouped heads, untied. */
+static const struct zt_model_config llama_fixture = {.type = ZT_MODEL_LLAMA,
+                                                     .n_layer = 2,
+                                                     .n_head = 4,
+                                                     .n_kv_head = 2,
+                                                     .n_embd = 16,
+                                                     .n_inner = 24,
+                                                     .vocab_size = 13,
+                                                     .n_positions = 16,
+                                                     .norm_eps = 1e-5f,
+                                                     .initializer_range = 0.02f};
+
+static const struct zt_model_config llama_7b = {.type = ZT_MODEL_LLAMA,
+                                                .n_layer = 32,
+                                                .n_head = 32,
+                                                .n_embd = 4096,
+                                                .n_inner = 11008,
+                                                .vocab_size = 32000,
+                                                .n_positions = 4096,
+                                                .norm_eps = 1e-5f,
+                                                .initializer_range = 0.02f};
+
+static ZT_UNUSED struct zt_plan_config plan_config(int stage, int n_ranks, enum zt_dtype dtype)
+{
+    return (struct zt_plan_config){.stage = stage,
+                                   .mesh = {{1, 1, n_ranks, 1, 1}},
+                                   .dtype = dtype,
+                                   .micro_batch = 2,
+                                   .seq_len = 8,
+                                   .accum = 1,
+                                   .overlap_comm = true,
+                                   .comm_dtype = -1,
+                                   .dev_kind = ZT_DEV_CPU,
+                                   .n_threads = 2,
+                                   .shared_arena = true,
+                                   .profile = &zt_profiles[0],
+                                   .profile_known = true};
+}
+
+#endif

@@ -1,0 +1,761 @@
+#include "harness.h"
+#include "models.h"
+
+#include "base/err.h"
+
+/* A model and one plan of it, emitted but not packed. */
+struct fixture {
+    struct zt_arena arena;
+    struct zt_model *model;
+    struct zt_plan *plan;
+    const struct zt_program *train;
+    struct zt_err err;
+};
+
+static void setup(struct fixture *f, const struct zt_model_config *cfg)
+{
+    memset(f, 0, sizeof *f);
+    CHECK_OK(zt_model_build(cfg, &f->arena, &f->model, &f->err), f->err);
+}
+
+static void emit_as(struct fixture *f, const struct zt_plan_config *cfg, int rank)
+{
+    zt_plan_free(f->plan);
+    f->plan = NULL;
+    CHECK_OK(zt_plan_create(f->model, cfg, rank, &f->plan, &f->err), f->err);
+    CHECK_OK(zt_plan_emit(f->plan, &f->err), f->err);
+    f->train = &f->plan->programs[ZT_PROG_TRAIN];
+}
+
+static void teardown(struct fixture *f)
+{
+    zt_plan_free(f->plan);
+    zt_arena_release(&f->arena);
+}
+
+static int count(const struct zt_program *g, enum zt_op_kind kind)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_ops; i++)
+        n += g->ops[i].kind == kind;
+    return n;
+}
+
+static double sent(const struct zt_program *g, enum zt_op_kind kind)
+{
+    double bytes = 0;
+    for (int i = 0; i < g->n_ops; i++)
+        bytes += g->ops[i].kind == kind ? g->ops[i].bytes_sent : 0;
+    return bytes;
+}
+
+/* Index of the nth row of a kind, or -1. */
+static int find(const struct zt_program *g, enum zt_op_kind kind, int nth)
+{
+    for (int i = 0; i < g->n_ops; i++)
+        if (g->ops[i].kind == kind && nth-- == 0)
+            return i;
+    return -1;
+}
+
+static const struct zt_access *operand(const struct fixture *f, int op, enum zt_role role, int nth)
+{
+    return zt_op_operand(f->train, &f->train->ops[op], role, nth);
+}
+
+static bool same_row(const struct zt_op *a, const struct zt_op *b)
+{
+    return a->kind == b->kind && a->stream == b->stream && a->predicate == b->predicate &&
+           a->unit == b->unit && a->segment == b->segment && a->mb == b->mb &&
+           a->group == b->group && a->dtype == b->dtype && a->count == b->count &&
+           a->tick == b->tick && a->first_use == b->first_use && a->last_use == b->last_use;
+}
+
+/* ---- units: S01 and its properties ---- */
+
+static void check_unit(const struct zt_plan *p, const struct zt_unit *u)
+{
+    int64_t end = 0;
+    CHECK_INT(u->padded_elems % ((int64_t)ZT_ELEM_ALIGN * p->n_shards), 0);
+    CHECK_INT(u->slice_elems * p->n_shards, u->padded_elems);
+    for (int i = 0; i < u->n_params; i++) {
+        CHECK_INT(u->param_off[i] % ZT_ELEM_ALIGN, 0);
+        CHECK(u->param_off[i] >= end && u->param_off[i] - end < ZT_ELEM_ALIGN);
+        end = u->param_off[i] + p->model->params[u->first_param + i].n_elems;
+        CHECK_INT(p->unit_of_param[u->first_param + i], u - p->units);
+    }
+    /* No more padding than the alignment of the slices asks for. */
+    CHECK(u->padded_elems >= end && u->padded_elems - end < (int64_t)ZT_ELEM_ALIGN * p->n_shards);
+}
+
+TEST(emit_units_hold_every_element_once)
+{
+    static const int ranks[] = {1, 2, 3, 4, 6, 7, 8, 12, 64, 4096};
+    static const struct zt_model_config *const models[] = {&gpt2_fixture, &gpt2_124m,
+                                                           &llama_fixture};
+    static const int64_t n_elems[] = {572, 124439808, 4336};
+    for (size_t m = 0; m < ZT_ARRAY_LEN(models); m++) {
+        struct fixture f;
+        setup(&f, models[m]);
+        RETURN_IF_FAILED();
+        CHECK_INT(f.model->n_elems, n_elems[m]);
+        for (size_t n = 0; n < ZT_ARRAY_LEN(ranks); n++) {
+            struct zt_plan_config cfg = plan_config(3, ranks[n], ZT_F32);
+            emit_as(&f, &cfg, ranks[n] - 1);
+            RETURN_IF_FAILED();
+            int64_t elems = 0;
+            int next = 0;
+            for (int u = 0; u < f.plan->n_units; u++) {
+                check_unit(f.plan, &f.plan->units[u]);
+                RETURN_IF_FAILED();
+                CHECK_INT(f.plan->units[u].first_param, next);
+                next += f.plan->units[u].n_params;
+                elems += f.plan->units[u].n_elems;
+            }
+            CHECK_INT(elems, f.model->n_elems);
+            CHECK_INT(next, f.model->n_params);
+        }
+        teardown(&f);
+    }
+}
+
+/* The slices' padding, as the ledger counts it, is what all ranks hold beyond the parameters. */
+TEST(emit_slices_add_up_over_ranks)
+{
+    static const int ranks[] = {2, 3, 7, 8};
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    RETURN_IF_FAILED();
+    for (size_t n = 0; n < ZT_ARRAY_LEN(ranks); n++) {
+        struct zt_plan_config cfg = plan_config(3, ranks[n], ZT_BF16);
+        size_t held = 0;
+        for (int r = 0; r < ranks[n]; r++) {
+            emit_as(&f, &cfg, r);
+            RETURN_IF_FAILED();
+            for (int b = 0; b < f.plan->n_bufs; b++)
+                if (f.plan->bufs[b].cat == ZT_CAT_MASTER)
+                    held += f.plan->bufs[b].bytes - f.plan->bufs[b].padding;
+        }
+        CHECK_INT(held, 572 * sizeof(float));
+    }
+    teardown(&f);
+}
+
+TEST(emit_tied_unit_adds_up_in_fp32)
+{
+    struct fixture f;
+    setup(&f, &gpt2_124m);
+    struct zt_plan_config cfg = plan_config(2, 4, ZT_BF16);
+    emit_as(&f, &cfg, 0);
+    RETURN_IF_FAILED();
+    CHECK(f.plan->units[0].tied && f.plan->units[0].grad_fp32);
+    CHECK(!f.plan->units[1].tied && !f.plan->units[1].grad_fp32);
+    CHECK_STR(f.plan->units[1].name, "h.0");
+    const int head = find(f.train, ZT_OP_BACKWARD, 0);
+    const int embed = find(f.train, ZT_OP_BACKWARD, f.model->n_segments - 1);
+    CHECK_INT(f.train->ops[head].segment, f.model->n_segments - 1);
+    CHECK_INT(f.train->ops[embed].segment, 0);
+    /* The head comes first and overwrites, its second unit is the embedding; the embedding adds. */
+    const struct zt_access *first = operand(&f, head, ZT_R_GRAD, 1);
+    const struct zt_access *second = operand(&f, embed, ZT_R_GRAD, 0);
+    CHECK(first && second);
+    CHECK_INT(first->buf, second->buf);
+    CHECK_INT(first->mode, ZT_WRITE);
+    CHECK_INT(second->mode, ZT_READ | ZT_WRITE);
+    CHECK_INT(f.plan->bufs[first->buf].dtype, ZT_F32);
+    /* It is reduced once, after its last use. */
+    for (int i = 0; i < f.train->n_ops; i++)
+        if (f.train->ops[i].kind == ZT_OP_REDUCE && f.train->ops[i].unit == 0)
+            CHECK(i > embed);
+    CHECK(f.train->ops[head].first_use && !f.train->ops[embed].first_use);
+    teardown(&f);
+}
+
+/* ---- the stage table ---- */
+
+static void check_stage(struct fixture *f, int stage, int accum, bool every)
+{
+    struct zt_plan_config cfg = plan_config(stage, 4, ZT_F32);
+    cfg.accum = accum;
+    cfg.reduce_every_micro_batch = every;
+    emit_as(f, &cfg, 1);
+    RETURN_IF_FAILED();
+    const struct zt_plan *p = f->plan;
+    const struct zt_program *g = f->train;
+    const int units = p->n_units, reductions = stage >= 2 || every ? accum : 1;
+    double unit_bytes = 0, state = 0, param = 0;
+    for (int u = 0; u < units; u++)
+        unit_bytes += (double)p->units[u].padded_elems * sizeof(float);
+    for (int b = 0; b < p->n_bufs; b++) {
+        param += p->bufs[b].cat == ZT_CAT_PARAM ? (double)p->bufs[b].used : 0;
+        state += p->bufs[b].cat == ZT_CAT_OPT_M ? (double)p->bufs[b].used : 0;
+    }
+    const double moved = unit_bytes * 3 / 4; /* of each reduce-scatter or all-gather, 4 ranks */
+    CHECK_INT(count(g, ZT_OP_REDUCE), units * reductions);
+    CHECK_NEAR(sent(g, ZT_OP_REDUCE), moved * reductions, 1);
+    CHECK_INT(count(g, ZT_OP_ALLGATHER), stage < 3 ? units : 0);
+    CHECK_NEAR(sent(g, ZT_OP_ALLGATHER), stage < 3 ? moved : 0, 1);
+    CHECK_INT(count(g, ZT_OP_GATHER) > 0, stage == 3);
+    CHECK_INT(count(g, ZT_OP_GATHER), count(g, ZT_OP_RELEASE));
+    CHECK_INT(count(g, ZT_OP_UPDATE), units);
+    CHECK_INT(count(g, ZT_OP_CAST), 0);
+    CHECK_NEAR(param, stage < 3 ? unit_bytes : unit_bytes / 4, 0);
+    CHECK_NEAR(state, stage < 1 ? unit_bytes : unit_bytes / 4, 0);
+    /* What is all-gathered: gradients before the vote, parameters after their UPDATE. */
+    for (int i = 0; i < g->n_ops; i++) {
+        if (g->ops[i].kind != ZT_OP_ALLGATHER)
+            continue;
+        CHECK_INT(i > find(g, ZT_OP_VOTE, 0), stage > 0);
+        CHECK_INT(g->ops[i].predicate, stage > 0 ? ZT_IF_APPLY : ZT_ALWAYS);
+        CHECK(!!operand(f, i, stage > 0 ? ZT_R_PARAM : ZT_R_GRAD, 0));
+    }
+}
+
+TEST(emit_rows_follow_the_stage_table)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (int stage = 0; stage < 4; stage++) {
+        for (int accum = 1; accum <= 3; accum++) {
+            check_stage(&f, stage, accum, false);
+            RETURN_IF_FAILED();
+            check_stage(&f, stage, accum, true);
+            RETURN_IF_FAILED();
+        }
+    }
+    teardown(&f);
+}
+
+/* One partial per unit and step, by the last reduction, in stage 0 too. */
+TEST(emit_norm_partials_once_per_unit)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (int stage = 0; stage < 4; stage++) {
+        for (int n = 1; n <= 3; n += 2) {
+            struct zt_plan_config cfg = plan_config(stage, n, ZT_BF16);
+            cfg.accum = 2;
+            emit_as(&f, &cfg, n - 1);
+            RETURN_IF_FAILED();
+            int partials = 0;
+            for (int i = 0; i < f.train->n_ops; i++) {
+                const struct zt_op *op = &f.train->ops[i];
+                const struct zt_access *a = operand(&f, i, ZT_R_PARTIAL, 0);
+                if (op->kind != ZT_OP_REDUCE)
+                    continue;
+                CHECK_INT(!!a, op->mb == 1);
+                CHECK_INT(op->last_use, op->mb == 1);
+                if (!a)
+                    continue;
+                partials++;
+                CHECK_INT(a->begin, (size_t)op->unit * sizeof(struct zt_norm_partial));
+            }
+            CHECK_INT(partials, f.plan->n_units);
+        }
+    }
+    teardown(&f);
+}
+
+/* On one rank nothing is sharded: all stages are the same list, and only control rows communicate. */
+TEST(emit_one_rank_ignores_the_stage)
+{
+    struct fixture f, g;
+    setup(&f, &gpt2_fixture);
+    setup(&g, &gpt2_fixture);
+    RETURN_IF_FAILED();
+    struct zt_plan_config cfg = plan_config(0, 1, ZT_BF16);
+    cfg.accum = 2;
+    emit_as(&f, &cfg, 0);
+    RETURN_IF_FAILED();
+    CHECK_INT(count(f.train, ZT_OP_GATHER) + count(f.train, ZT_OP_ALLGATHER), 0);
+    CHECK_NEAR(sent(f.train, ZT_OP_REDUCE) + sent(f.train, ZT_OP_NORM), 0, 0);
+    for (cfg.stage = 1; cfg.stage < 4; cfg.stage++) {
+        emit_as(&g, &cfg, 0);
+        RETURN_IF_FAILED();
+        CHECK_INT(f.train->n_ops, g.train->n_ops);
+        CHECK_INT(f.train->n_accesses, g.train->n_accesses);
+        for (int i = 0; i < f.train->n_ops; i++)
+            CHECK(same_row(&f.train->ops[i], &g.train->ops[i]));
+        for (int i = 0; i < f.train->n_accesses; i++) {
+            const struct zt_access *a = &f.train->accesses[i], *b = &g.train->accesses[i];
+            CHECK(a->buf == b->buf && a->mode == b->mode && a->begin == b->begin &&
+                  a->end == b->end);
+        }
+    }
+    teardown(&f);
+    teardown(&g);
+}
+
+/* ---- order ---- */
+
+TEST(emit_decides_before_it_updates)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (int stage = 0; stage < 4; stage++) {
+        struct zt_plan_config cfg = plan_config(stage, 2, ZT_F32);
+        cfg.accum = 2;
+        emit_as(&f, &cfg, 0);
+        RETURN_IF_FAILED();
+        const struct zt_program *g = f.train;
+        const int norm = find(g, ZT_OP_NORM, 0), vote = find(g, ZT_OP_VOTE, 0);
+        const int load = find(g, ZT_OP_LOAD_BATCH, 0), counted = find(g, ZT_OP_COUNT, 0);
+        const int update = find(g, ZT_OP_UPDATE, 0);
+        CHECK(norm >= 0 && norm < vote && vote < find(g, ZT_OP_RESULT, 0));
+        CHECK(vote < load && load < counted && counted < update);
+        CHECK_INT(find(g, ZT_OP_STEP, 0), g->n_ops - 1);
+        int last_unit = -1;
+        for (int i = 0; i < g->n_ops; i++) {
+            if (g->ops[i].kind == ZT_OP_UPDATE) {
+                CHECK_INT(g->ops[i].predicate, ZT_IF_APPLY);
+                CHECK_INT(g->ops[i].unit, ++last_unit); /* forward order */
+            }
+            if (g->ops[i].kind == ZT_OP_REDUCE)
+                CHECK(i < norm);
+        }
+    }
+    teardown(&f);
+}
+
+TEST(emit_transients_begin_with_a_write)
+{
+    struct fixture f;
+    setup(&f, &gpt2_124m);
+    for (int variant = 0; variant < 64; variant++) {
+        struct zt_plan_config cfg = plan_config(variant & 3, variant & 4 ? 4 : 3, ZT_BF16);
+        cfg.accum = variant & 8 ? 2 : 1;
+        cfg.recompute = variant & 16 ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
+        cfg.comm_dtype = variant & 32 ? ZT_F32 : -1;
+        cfg.generate = true;
+        cfg.eval_micro_batch = 2;
+        emit_as(&f, &cfg, 1);
+        RETURN_IF_FAILED();
+        for (int k = 0; k < ZT_N_PROGRAMS; k++) {
+            const struct zt_program *g = &f.plan->programs[k];
+            for (int i = 0; i < g->n_ops; i++) {
+                for (int a = 0; a < g->ops[i].n_accesses; a++) {
+                    const struct zt_access *x = &g->accesses[g->ops[i].first_access + a];
+                    const struct zt_buf *b = &f.plan->bufs[x->buf];
+                    CHECK(b->program < 0 || b->program == k);
+                    if (b->program >= 0 && b->first == i)
+                        CHECK_INT(x->mode, ZT_WRITE);
+                }
+            }
+        }
+        /* Nothing is made and never used; persistent buffers come first. */
+        bool transient = false;
+        for (int b = 0; b < f.plan->n_bufs; b++) {
+            const struct zt_buf *x = &f.plan->bufs[b];
+            CHECK(x->program < 0 || x->first >= 0);
+            CHECK(x->program >= 0 || !transient);
+            CHECK_INT(x->bytes % ZT_BUF_ALIGN, 0);
+            CHECK(x->used > 0 && x->used <= x->bytes && x->padding <= x->bytes);
+            transient |= x->program >= 0;
+        }
+    }
+    teardown(&f);
+}
+
+TEST(emit_without_overlap_has_no_comm_stream)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (int stage = 0; stage < 4; stage++) {
+        struct zt_plan_config cfg = plan_config(stage, 4, ZT_BF16);
+        cfg.generate = true;
+        cfg.eval_micro_batch = 1;
+        cfg.overlap_comm = false;
+        emit_as(&f, &cfg, 2);
+        RETURN_IF_FAILED();
+        for (int k = 0; k < ZT_N_PROGRAMS; k++)
+            for (int i = 0; i < f.plan->programs[k].n_ops; i++)
+                CHECK(f.plan->programs[k].ops[i].stream != ZT_ST_COMM);
+        CHECK(count(f.train, ZT_OP_REDUCE) > 0);
+    }
+    teardown(&f);
+}
+
+/* Only the ranges of slices differ between ranks. */
+TEST(emit_ranks_differ_only_in_slices)
+{
+    struct fixture f, g;
+    setup(&f, &gpt2_124m);
+    setup(&g, &gpt2_124m);
+    RETURN_IF_FAILED();
+    for (int stage = 0; stage < 4; stage++) {
+        struct zt_plan_config cfg = plan_config(stage, 7, ZT_BF16);
+        cfg.accum = 2;
+        emit_as(&f, &cfg, 0);
+        for (int rank = 1; rank < 7; rank += 5) { /* the middle and the end */
+            emit_as(&g, &cfg, rank);
+            RETURN_IF_FAILED();
+            CHECK_INT(f.train->n_ops, g.train->n_ops);
+            CHECK_INT(f.plan->n_bufs, g.plan->n_bufs);
+            for (int i = 0; i < f.train->n_ops; i++)
+                CHECK(same_row(&f.train->ops[i], &g.train->ops[i]));
+            for (int b = 0; b < f.plan->n_bufs; b++) {
+                CHECK_INT(f.plan->bufs[b].bytes, g.plan->bufs[b].bytes);
+                CHECK_INT(f.plan->bufs[b].arena, g.plan->bufs[b].arena);
+                CHECK_STR(f.plan->bufs[b].name, g.plan->bufs[b].name);
+            }
+        }
+    }
+    teardown(&f);
+    teardown(&g);
+}
+
+/* ---- stage 3 ---- */
+
+/* Every use of weights has been gathered, nothing is used after its release. */
+static void check_window(const struct fixture *f, size_t budget)
+{
+    const struct zt_program *g = f->train;
+    char *state = zt_xcalloc((size_t)f->plan->n_bufs, 1); /* 1 gathered, 2 released */
+    size_t held = 0, most = 0, step_most = 0;
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct zt_op *op = &g->ops[i];
+        const bool compute =
+            op->kind == ZT_OP_FORWARD || op->kind == ZT_OP_BACKWARD || op->kind == ZT_OP_RECOMPUTE;
+        const struct zt_access *a;
+        size_t step = 0;
+        for (int n = 0; (a = zt_op_operand(g, op, ZT_R_PARAM, n)); n++) {
+            const size_t bytes = f->plan->bufs[a->buf].used;
+            CHECK_INT(state[a->buf], op->kind == ZT_OP_GATHER ? 0 : 1);
+            if (op->kind == ZT_OP_GATHER) {
+                state[a->buf] = 1;
+                held += bytes;
+            } else if (op->kind == ZT_OP_RELEASE) {
+                state[a->buf] = 2;
+                held -= bytes;
+            } else {
+                CHECK(compute);
+                step += bytes;
+            }
+        }
+        if (compute && op->kind == ZT_OP_BACKWARD && op->segment == 0)
+            CHECK_INT(step, 0); /* the embedding's backward needs no weights */
+        most = ZT_MAX(most, held);
+        step_most = ZT_MAX(step_most, step);
+    }
+    CHECK_INT(held, 0);
+    CHECK(most <= ZT_MAX(budget, step_most));
+    free(state);
+}
+
+TEST(emit_gathers_stay_inside_the_window)
+{
+    static const size_t budgets[] = {1, 20 << 20, 45 << 20, 100 << 20, 250 << 20, 2000u << 20};
+    struct fixture f;
+    setup(&f, &gpt2_124m);
+    int last = INT32_MAX;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(budgets); i++) {
+        for (int recompute = 0; recompute < 2; recompute++) {
+            struct zt_plan_config cfg = plan_config(3, 4, ZT_BF16);
+            cfg.accum = 2;
+            cfg.prefetch_bytes = budgets[i];
+            cfg.recompute = recompute ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
+            emit_as(&f, &cfg, 0);
+            check_window(&f, budgets[i]);
+            RETURN_IF_FAILED();
+        }
+        CHECK(count(f.train, ZT_OP_GATHER) <= last); /* a larger window keeps more */
+        last = count(f.train, ZT_OP_GATHER);
+    }
+    CHECK_INT(last, f.plan->n_units); /* everything fits: gathered once */
+    teardown(&f);
+}
+
+/* With the smallest window each pass gathers for itself, but neighbours share. */
+TEST(emit_gathers_again_for_backward)
+{
+    struct fixture f;
+    setup(&f, &gpt2_124m);
+    struct zt_plan_config cfg = plan_config(3, 4, ZT_BF16);
+    cfg.prefetch_bytes = 1;
+    emit_as(&f, &cfg, 0);
+    RETURN_IF_FAILED();
+    /* embed, 12 blocks; head (embed again and ln_f); 12 blocks, of which h.11 comes back. */
+    CHECK_INT(count(f.train, ZT_OP_GATHER), 1 + 12 + 2 + 12);
+    teardown(&f);
+}
+
+/* ---- compute ---- */
+
+TEST(emit_recomputes_before_each_backward)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    struct zt_plan_config cfg = plan_config(1, 2, ZT_F32);
+    cfg.accum = 2;
+    cfg.recompute = ZT_RECOMPUTE_BLOCK;
+    emit_as(&f, &cfg, 0);
+    RETURN_IF_FAILED();
+    CHECK_INT(count(f.train, ZT_OP_RECOMPUTE), 2 * f.model->cfg.n_layer);
+    for (int i = 0; i < f.train->n_ops; i++) {
+        const struct zt_op *op = &f.train->ops[i];
+        const struct zt_access *act = operand(&f, i, ZT_R_ACT, 0);
+        if (op->kind == ZT_OP_FORWARD && act) {
+            CHECK_INT(f.plan->bufs[act->buf].last, i);
+            CHECK_INT(f.plan->bufs[act->buf].cat, ZT_CAT_WORKSPACE);
+        }
+        if (op->kind == ZT_OP_RECOMPUTE) {
+            const struct zt_op *next = &f.train->ops[i + 1];
+            CHECK(next->kind == ZT_OP_BACKWARD && next->segment == op->segment);
+            CHECK_INT(next->mb, op->mb);
+            CHECK_INT(next->tick, op->tick);
+            CHECK(!operand(&f, i, ZT_R_X_OUT, 0));
+            CHECK_INT(operand(&f, i + 1, ZT_R_ACT, 0)->buf, act->buf);
+            CHECK_INT(operand(&f, i + 1, ZT_R_X_IN, 0)->buf, operand(&f, i, ZT_R_X_IN, 0)->buf);
+        }
+    }
+    teardown(&f);
+}
+
+/* The residual stream and its gradient are handed from segment to segment. */
+TEST(emit_chains_segments)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    struct zt_plan_config cfg = plan_config(2, 2, ZT_BF16);
+    cfg.accum = 3;
+    emit_as(&f, &cfg, 0);
+    RETURN_IF_FAILED();
+    int x = -1, dx = -1, losses = 0;
+    for (int i = 0; i < f.train->n_ops; i++) {
+        const struct zt_op *op = &f.train->ops[i];
+        const struct zt_access *batch = operand(&f, i, ZT_R_BATCH, 0);
+        if (op->kind == ZT_OP_FORWARD) {
+            CHECK(op->segment < f.model->n_segments - 1); /* the head's is inside its backward */
+            CHECK_INT(operand(&f, i, ZT_R_X_IN, 0) ? operand(&f, i, ZT_R_X_IN, 0)->buf : -1,
+                      op->segment ? x : -1);
+            x = operand(&f, i, ZT_R_X_OUT, 0)->buf;
+        } else if (op->kind == ZT_OP_BACKWARD) {
+            const bool head = op->segment == f.model->n_segments - 1;
+            const struct zt_access *in = operand(&f, i, ZT_R_DX_OUT, 0);
+            CHECK_INT(in ? in->buf : -1, head ? -1 : dx);
+            CHECK_INT(!!operand(&f, i, ZT_R_DX_IN, 0), op->segment > 0);
+            dx = op->segment ? operand(&f, i, ZT_R_DX_IN, 0)->buf : -1;
+            CHECK_INT(!!operand(&f, i, ZT_R_LOSS, 0), head);
+            CHECK_INT(operand(&f, i, ZT_R_COUNT, 0) && operand(&f, i, ZT_R_STEP, 0), head);
+            losses += head;
+        } else {
+            continue;
+        }
+        CHECK(batch);
+        CHECK_INT(batch->begin, (size_t)op->mb * 4 * 2 * 8 * sizeof(int32_t));
+        CHECK_INT(batch->end - batch->begin, 4 * 2 * 8 * sizeof(int32_t));
+    }
+    CHECK_INT(losses, 3);
+    teardown(&f);
+}
+
+/* ---- gradients' types ---- */
+
+static enum zt_dtype type_of(const struct fixture *f, int op, enum zt_role role)
+{
+    const struct zt_access *a = operand(f, op, role, 0);
+    return a ? f->plan->bufs[a->buf].dtype : ZT_N_DTYPES;
+}
+
+TEST(emit_gradient_types)
+{
+    /* stage, accum, comm: of h.11's first REDUCE: what it sends, in which role, and the result. */
+    static const struct {
+        int stage, accum, comm;
+        enum zt_role sent_role, result_role;
+        enum zt_dtype sent, result;
+    } cases[] = {
+        {1, 1, -1, ZT_R_GRAD, ZT_R_GRAD, ZT_BF16, ZT_BF16},
+        {1, 2, -1, ZT_R_GRAD, ZT_R_GRAD, ZT_F32, ZT_F32},
+        {1, 2, ZT_BF16, ZT_R_CAST, ZT_R_GRAD, ZT_BF16, ZT_F32},
+        {1, 1, ZT_F32, ZT_R_CAST, ZT_R_GSHARD, ZT_F32, ZT_F32},
+        {2, 1, -1, ZT_R_GRAD, ZT_R_GSHARD, ZT_BF16, ZT_BF16},
+        {2, 2, -1, ZT_R_GRAD, ZT_R_GSHARD, ZT_BF16, ZT_F32},
+        {3, 2, ZT_F32, ZT_R_CAST, ZT_R_GSHARD, ZT_F32, ZT_F32},
+        {0, 1, ZT_F16, ZT_R_CAST, ZT_R_GSHARD, ZT_F16, ZT_F32},
+    };
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (size_t c = 0; c < ZT_ARRAY_LEN(cases); c++) {
+        struct zt_plan_config cfg = plan_config(cases[c].stage, 4, ZT_BF16);
+        cfg.accum = cases[c].accum;
+        cfg.comm_dtype = cases[c].comm;
+        emit_as(&f, &cfg, 3);
+        RETURN_IF_FAILED();
+        int i = 0;
+        while (f.train->ops[i].kind != ZT_OP_REDUCE || f.train->ops[i].unit != 2)
+            i++;
+        CHECK_INT(type_of(&f, i, cases[c].sent_role), cases[c].sent);
+        CHECK_INT(type_of(&f, i, cases[c].result_role), cases[c].result);
+        CHECK_INT(f.train->ops[i].dtype, cases[c].sent);
+        CHECK_INT(!!operand(&f, i, ZT_R_CAST, 0), cases[c].sent_role == ZT_R_CAST);
+        CHECK_INT(!!operand(&f, i, ZT_R_GSHARD, 0), cases[c].result_role == ZT_R_GSHARD);
+        /* The sent buffer is one that peers can read. */
+        CHECK_INT(f.plan->bufs[operand(&f, i, cases[c].sent_role, 0)->buf].arena, ZT_AR_SHARED);
+        CHECK_INT(f.train->ops[i].count, f.plan->units[2].slice_elems);
+    }
+    teardown(&f);
+}
+
+/* Own slice and the rest of an in-place collective tile the buffer, own first. */
+TEST(emit_in_place_ranges_tile_the_unit)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (int rank = 0; rank < 3; rank++) {
+        struct zt_plan_config cfg = plan_config(0, 3, ZT_F32);
+        emit_as(&f, &cfg, rank);
+        RETURN_IF_FAILED();
+        for (int i = 0; i < f.train->n_ops; i++) {
+            const struct zt_op *op = &f.train->ops[i];
+            if (op->kind != ZT_OP_REDUCE && op->kind != ZT_OP_ALLGATHER)
+                continue;
+            const struct zt_unit *u = &f.plan->units[op->unit];
+            const size_t slice = (size_t)u->slice_elems * sizeof(float);
+            const struct zt_access *own = operand(&f, i, ZT_R_GRAD, 0), *a;
+            size_t bytes = 0;
+            CHECK_INT(own->begin, (size_t)rank * slice);
+            CHECK_INT(own->end - own->begin, slice);
+            for (int n = 0; (a = operand(&f, i, ZT_R_GRAD, n)); n++) {
+                bytes += a->end - a->begin;
+                CHECK(n == 0 || a->end <= own->begin || a->begin >= own->end);
+            }
+            CHECK_INT(bytes, (size_t)u->padded_elems * sizeof(float));
+        }
+    }
+    teardown(&f);
+}
+
+/* ---- other programs, offload, refusals ---- */
+
+TEST(emit_init_loads_every_unit_and_the_first_batch)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (int stage = 0; stage < 4; stage++) {
+        struct zt_plan_config cfg = plan_config(stage, 4, ZT_BF16);
+        emit_as(&f, &cfg, 0);
+        RETURN_IF_FAILED();
+        const struct zt_program *g = &f.plan->programs[ZT_PROG_INIT];
+        CHECK(!g->repeats && f.train->repeats);
+        CHECK_INT(count(g, ZT_OP_LOAD_UNIT), f.plan->n_units);
+        CHECK_INT(count(g, ZT_OP_FETCH), f.plan->n_units + 1);
+        CHECK_INT(count(g, ZT_OP_LOAD_BATCH) + count(g, ZT_OP_COUNT), 2);
+        /* All persistent device state is written. */
+        for (int b = 0; b < f.plan->n_bufs && f.plan->bufs[b].program < 0; b++) {
+            const enum zt_cat cat = f.plan->bufs[b].cat;
+            bool written = false;
+            for (int a = 0; a < g->n_accesses; a++)
+                written |= g->accesses[a].buf == b && (g->accesses[a].mode & ZT_WRITE);
+            if (cat != ZT_CAT_CONTROL)
+                CHECK(written);
+        }
+    }
+    teardown(&f);
+}
+
+TEST(emit_eval_and_generate_leave_the_step_alone)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    struct zt_plan_config cfg = plan_config(3, 4, ZT_F32);
+    cfg.eval_micro_batch = 3;
+    cfg.generate = true;
+    emit_as(&f, &cfg, 0);
+    RETURN_IF_FAILED();
+    for (int k = ZT_PROG_EVAL; k <= ZT_PROG_GENERATE; k++) {
+        const struct zt_program *g = &f.plan->programs[k];
+        CHECK_INT(count(g, ZT_OP_FORWARD), f.model->n_segments);
+        CHECK_INT(count(g, ZT_OP_RESULT), 1);
+        CHECK_INT(count(g, ZT_OP_NORM), k == ZT_PROG_EVAL);
+        for (int a = 0; a < g->n_accesses; a++) {
+            const struct zt_access *x = &g->accesses[a];
+            const enum zt_cat cat = f.plan->bufs[x->buf].cat;
+            if (x->mode & ZT_WRITE)
+                CHECK(cat != ZT_CAT_PARAM && cat != ZT_CAT_OPT_M && x->role != ZT_R_STEP);
+        }
+    }
+    const struct zt_program *eval = &f.plan->programs[ZT_PROG_EVAL];
+    const int norm = find(eval, ZT_OP_NORM, 0);
+    CHECK_INT(eval->ops[norm].count * 8, sizeof(struct zt_eval_record));
+    teardown(&f);
+}
+
+TEST(emit_offload_moves_slices)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (int stage = 1; stage < 4; stage++) {
+        struct zt_plan_config cfg = plan_config(stage, 2, ZT_BF16);
+        cfg.offload_optimizer = ZT_OFFLOAD_CPU;
+        cfg.accum = 2;
+        emit_as(&f, &cfg, 1);
+        RETURN_IF_FAILED();
+        const int units = f.plan->n_units;
+        CHECK_INT(count(f.train, ZT_OP_EVICT), units);
+        CHECK_INT(count(f.train, ZT_OP_FETCH), units);
+        for (int b = 0; b < f.plan->n_bufs; b++) {
+            const enum zt_cat cat = f.plan->bufs[b].cat;
+            if (cat == ZT_CAT_MASTER || cat == ZT_CAT_OPT_M || cat == ZT_CAT_OPT_V)
+                CHECK_INT(f.plan->bufs[b].arena, ZT_AR_HOST);
+        }
+        for (int u = 0; u < units; u++) {
+            const int i = find(f.train, ZT_OP_UPDATE, u), j = find(f.train, ZT_OP_FETCH, u);
+            CHECK_INT(f.train->ops[i].stream, ZT_ST_HOST);
+            CHECK(i < j && f.train->ops[j].predicate == ZT_IF_APPLY);
+            const struct zt_access *to = operand(&f, j, stage == 3 ? ZT_R_SHARD : ZT_R_PARAM, 0);
+            CHECK_INT(to->end - to->begin, (size_t)f.plan->units[u].slice_elems * 2);
+        }
+    }
+    teardown(&f);
+}
+
+static int refused(struct fixture *f, const struct zt_plan_config *cfg, int rank)
+{
+    struct zt_plan *p = NULL;
+    const int rc = zt_plan_create(f->model, cfg, rank, &p, &f->err);
+    zt_plan_free(p);
+    return rc;
+}
+
+TEST(emit_refuses_in_words)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    const struct zt_plan_config good = plan_config(2, 2, ZT_F32);
+    CHECK_INT(refused(&f, &good, 0), 0);
+    CHECK_INT(refused(&f, &good, 2), ZT_EINPUT);
+    CHECK_INT(refused(&f, &good, -1), ZT_EINPUT);
+    struct zt_plan_config c = good;
+    c.mesh.size[ZT_AXIS_TENSOR] = 2;
+    CHECK_INT(refused(&f, &c, 0), ZT_EUNSUPPORTED);
+    CHECK(strstr(f.err.msg, "tensor"));
+    c = good;
+    c.stage = 4;
+    CHECK_INT(refused(&f, &c, 0), ZT_EINPUT);
+    c = good;
+    c.offload_param = ZT_OFFLOAD_CPU;
+    CHECK_INT(refused(&f, &c, 0), ZT_EUNSUPPORTED);
+    c = good;
+    c.offload_optimizer = ZT_OFFLOAD_NVME;
+    CHECK_INT(refused(&f, &c, 0), ZT_EUNSUPPORTED);
+    c = good;
+    c.stage = 0;
+    c.offload_optimizer = ZT_OFFLOAD_CPU;
+    CHECK_INT(refused(&f, &c, 0), ZT_EUNSUPPORTED);
+    c = good;
+    c.seq_len = 9; /* the model has 8 positions */
+    CHECK_INT(refused(&f, &c, 0), ZT_EINPUT);
+    c = good;
+    c.micro_batch = INT64_MAX / 4;
+    CHECK_INT(refused(&f, &c, 0), ZT_EINPUT);
+    c = good;
+    c.accum = 0;
+    CHECK_INT(refused(&f, &c, 0), ZT_EINPUT);
+    c = good;
+    c.comm_dtype = ZT_I64;
+    CHECK_INT(refused(&f, &c, 0), ZT_EINPUT);
+    teardown(&f);
+}
+
+TEST_MAIN()
