@@ -163,10 +163,12 @@ struct zt_access {
  *   FORWARD     COMPUTE   r PARAM per unit of the segment, r BATCH, [r X_IN], [w X_OUT], [w ACT],
  *                         [w TMP]; head: [r COUNT, r STEP, w LOSS], [w LOGITS]
  *   RECOMPUTE   COMPUTE   FORWARD again for its ACT, without X_OUT
- *   BACKWARD    COMPUTE   [r PARAM per unit], r BATCH, [r X_IN], [rw ACT], [r DX_OUT], GRAD per
- * unit, [w DX_IN], [w TMP]; head: r COUNT, r STEP, [w LOSS] GRAD with mode w: overwrite the whole
- * buffer (zero what the segment has no gradient for, and the padding); rw: add CAST        COMPUTE
- * r GRAD, w CAST REDUCE      COMM      in place: rw GRAD own, r GRAD others; or r CAST, w GRAD own
+ *   BACKWARD    COMPUTE   [r PARAM per unit], r BATCH, [r X_IN], [rw ACT], [r DX_OUT],
+ *                         GRAD per unit, [w DX_IN], [w TMP]; head: r COUNT, r STEP, [w LOSS]
+ *                         GRAD with mode w: overwrite the whole buffer (zero what the segment has
+ *                         no gradient for, and the padding); rw: add
+ *   CAST        COMPUTE   r GRAD, w CAST
+ *   REDUCE      COMM      in place: rw GRAD own, r GRAD others; or r CAST, w GRAD own
  *                         else: r GRAD or CAST, [w STAGE], GSHARD (w: overwrite, rw: add STAGE)
  *                         N = 1: r GRAD (group 0, nothing travels)
  *                         last_use: w PARTIAL of the unit, from the reduced slice
@@ -175,11 +177,13 @@ struct zt_access {
  *                         Eval: r LOSS (zt_eval_record), w PARTIALS_ALL
  *   VOTE        COMM      r REQUEST, w VOTE, rw STEP
  *   RESULT      COPY_OUT  r STEP, r VOTE, w RESULT. Eval: r PARTIALS_ALL, generate: r LOGITS
- *   UPDATE      COMPUTE   r STEP, r GRAD or GSHARD, rw M, rw V, then fp32: rw PARAM or SHARD; 16
- * bits: rw MASTER, w PARAM or SHARD. Ranges are the same elements in all of them STEP COMPUTE   rw
- * STEP LOAD_UNIT   HOST      w HPARAM: fp32 values of the elements of PARAM or SHARD in the next
- * row FETCH       COPY_IN   init: r HPARAM, w PARAM or SHARD, [w MASTER], w M, w V (zeroed); MASTER
- * may be a part ("own") of HPARAM. unit -1: w STEP
+ *   UPDATE      COMPUTE   r STEP, r GRAD or GSHARD, rw M, rw V, then fp32: rw PARAM or SHARD;
+ *                         16 bits: rw MASTER, w PARAM or SHARD. Ranges are the same elements in
+ *                         all of them
+ *   STEP        COMPUTE   rw STEP
+ *   LOAD_UNIT   HOST      w HPARAM: fp32 values of the elements of PARAM or SHARD in the next row
+ *   FETCH       COPY_IN   init: r HPARAM, w PARAM or SHARD, [w MASTER], w M, w V (zeroed); MASTER
+ *                         may be a part ("own") of HPARAM. unit -1: w STEP
  *
  * With offload_optimizer: EVICT (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE
  * on HOST: r STEP (inside RESULT), r HGRAD, rw M, rw V, rw MASTER, w HPARAM; FETCH r HPARAM, w
