@@ -39,15 +39,17 @@ static inline float gelu_f32(float x)
 }
 
 /*
- * gelu'(x) = s + x * s * (1 - s) * 2u', and 1 - s = s * e^-2u. The exponent is held where its power
- * is finite: s is then as good as 0, and 0 * inf does not arise.
+ * gelu'(x) = s + x * s * (1 - s) * 2u', and 1 - s = s * e^-2u. Beyond +-15 the result does not change
+ * any more; held there, neither x^3 nor e^-2u overflows into 0 * inf.
  */
 static inline float gelu_grad_f32(float x)
 {
+    x = x > 15.0f ? 15.0f : x;
+    x = x < -15.0f ? -15.0f : x;
     float x2 = x * x;
     float u2 = x * fma_f32(x2, 0.0713548163f, 1.5957691216f);
     float du2 = fma_f32(x2, 3 * 0.0713548163f, 1.5957691216f);
-    float e = exp_f32(u2 < -80.0f ? 80.0f : -u2);
+    float e = exp_f32(ZT_MIN(-u2, 80.0f));
     float s = 1.0f / (1.0f + e);
     return fma_f32(x * du2, s * (s * e), s);
 }

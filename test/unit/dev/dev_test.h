@@ -1,0 +1,195 @@
+/*
+ * dev_test.h: what the kernel tests share. A test computes its expected values once in float64, then
+ * runs the kernel on every instruction set of this CPU, with 1 and with 2 threads.
+ *
+ * Gradients: the expected ones are central differences of the float64 forward function, so that no
+ * formula stands in both kernel and test.
+ */
+#ifndef ZT_TEST_DEV_TEST_H
+#define ZT_TEST_DEV_TEST_H
+
+#include "harness.h"
+
+#include "base/arena.h"
+#include "base/rng.h"
+#include "dev/dev.h"
+
+/* ---- devices ---- */
+
+static const char *const test_isas[] = {"v4", "v3", "v2", "base"};
+
+struct rig {
+    const char *isa;
+    int n_threads;
+    struct zt_dev *dev;
+    struct zt_stream *stream;
+};
+
+/* Rig number i of those this CPU has; false past the last. Close it after use. */
+static inline bool rig_open(struct rig *r, int i)
+{
+    struct zt_err err;
+    for (size_t k = 0; k < ZT_ARRAY_LEN(test_isas); k++) {
+        setenv("ZT_CPU_ISA", test_isas[k], 1);
+        int rc = zt_cpu_dev_create(&r->dev, NULL, 0, &err);
+        unsetenv("ZT_CPU_ISA");
+        if (rc == ZT_EINPUT || rc == ZT_EUNSUPPORTED)
+            continue;
+        if (rc)
+            abort();
+        if (i < 2) {
+            r->isa = test_isas[k];
+            r->n_threads = i + 1;
+            if (r->dev->ops->stream_create(r->dev, "test", r->n_threads, &r->stream, &err))
+                abort();
+            return true;
+        }
+        zt_cpu_dev_free(r->dev);
+        i -= 2;
+    }
+    return false;
+}
+
+static inline int rig_sync(struct rig *r, struct zt_err *err)
+{
+    return r->dev->ops->sync(r->dev->ops->record(r->stream), err);
+}
+
+static inline void rig_close(struct rig *r)
+{
+    r->dev->ops->stream_free(r->stream);
+    zt_cpu_dev_free(r->dev);
+}
+
+#define FOR_EACH_RIG(r)                                                                            \
+    struct rig r;                                                                                  \
+    for (int rig_i_ = 0; rig_open(&r, rig_i_); rig_close(&r), rig_i_++)
+
+/* Enqueue a kernel and wait for it; fails the test when the stream does. */
+#define RUN(r, kernel, args)                                                                       \
+    do {                                                                                           \
+        struct zt_err err_;                                                                        \
+        (r).dev->ops->kernel((r).stream, (args));                                                  \
+        if (rig_sync(&(r), &err_))                                                                 \
+            FAIL("%s (%s): %s", #kernel, (r).isa, err_.msg);                                       \
+    } while (0)
+
+/* ---- tensors: values in float64 beside the bytes that the kernel sees ---- */
+
+struct tensor {
+    struct zt_ref ref;
+    int64_t n;
+    double *val; /* exactly what ref holds */
+};
+
+static inline double tensor_get(struct zt_ref r, int64_t i)
+{
+    if (r.dtype == ZT_F32)
+        return (double)((const float *)r.ptr)[i];
+    uint16_t h = ((const uint16_t *)r.ptr)[i];
+    return (double)(r.dtype == ZT_BF16 ? zt_bf16_to_f32(h) : zt_f16_to_f32(h));
+}
+
+static inline void tensor_set(struct zt_ref r, int64_t i, double x)
+{
+    if (r.dtype == ZT_F32)
+        ((float *)r.ptr)[i] = (float)x;
+    else
+        ((uint16_t *)r.ptr)[i] =
+            r.dtype == ZT_BF16 ? zt_f32_to_bf16((float)x) : zt_f32_to_f16((float)x);
+}
+
+/* Normal numbers times scale plus shift; `stream` makes tensors differ. */
+static inline struct tensor tensor_random(int64_t n, enum zt_dtype t, uint64_t stream, double scale,
+                                          double shift)
+{
+    struct tensor x = {{zt_xcalloc((size_t)n, zt_dtype_bytes(t)), t}, n, NULL};
+    float *noise = zt_xcalloc((size_t)n, sizeof *noise);
+    x.val = zt_xcalloc((size_t)n, sizeof *x.val);
+    zt_rng_normal(1, ZT_RNG_INIT, stream, 0, n, noise);
+    for (int64_t i = 0; i < n; i++) {
+        tensor_set(x.ref, i, (double)noise[i] * scale + shift);
+        x.val[i] = tensor_get(x.ref, i);
+    }
+    free(noise);
+    return x;
+}
+
+/* For results: NaN, so that what the kernel leaves out is seen. val is for the expected values. */
+static inline struct tensor tensor_out(int64_t n, enum zt_dtype t)
+{
+    struct tensor x = {{zt_xcalloc((size_t)n, zt_dtype_bytes(t)), t}, n, NULL};
+    x.val = zt_xcalloc((size_t)n, sizeof *x.val);
+    memset(x.ref.ptr, 0xff, (size_t)n * zt_dtype_bytes(t));
+    return x;
+}
+
+static inline struct tensor tensor_copy(const struct tensor *x)
+{
+    struct tensor y = tensor_out(x->n, x->ref.dtype);
+    memcpy(y.ref.ptr, x->ref.ptr, (size_t)x->n * zt_dtype_bytes(x->ref.dtype));
+    memcpy(y.val, x->val, (size_t)x->n * sizeof *x->val);
+    return y;
+}
+
+static inline void tensor_free(struct tensor *x)
+{
+    free(x->ref.ptr);
+    free(x->val);
+    memset(x, 0, sizeof *x);
+}
+
+/* One rounding to the result's type, relative. */
+static inline double dtype_eps(enum zt_dtype t)
+{
+    return t == ZT_BF16 ? 1.0 / 256 : t == ZT_F16 ? 1.0 / 2048 : 0;
+}
+
+/* Worst |got - want| beyond the rounding to the type, relative to 1 + |want|; -1 for NaN. */
+static inline double tensor_error(struct zt_ref got, const double *want, int64_t n)
+{
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(tensor_get(got, i) - want[i]);
+        if (!(d < INFINITY))
+            return -1;
+        d = (d - dtype_eps(got.dtype) * fabs(want[i])) / (1 + fabs(want[i]));
+        worst = ZT_MAX(worst, d);
+    }
+    return worst;
+}
+
+#define CHECK_TENSOR(r, what, got, want, n, tol)                                                   \
+    do {                                                                                           \
+        double error_ = tensor_error((got), (want), (n));                                          \
+        if (!(error_ >= 0 && error_ <= (tol)))                                                     \
+            FAIL("%s, %s, %s, %d threads: error %g, tolerance %g", (what), (r).isa,                \
+                 zt_dtype_name((got).dtype), (r).n_threads, error_, (double)(tol));                \
+    } while (0)
+
+/* ---- gradients ---- */
+
+/* out[i] = d f / d x[i] by central differences; f reads x through its context. */
+static inline void differences(double (*f)(void *ctx), void *ctx, double *x, int64_t n, double *out)
+{
+    const double h = 1e-4;
+    for (int64_t i = 0; i < n; i++) {
+        double keep = x[i], up, down;
+        x[i] = keep + h;
+        up = f(ctx);
+        x[i] = keep - h;
+        down = f(ctx);
+        x[i] = keep;
+        out[i] = (up - down) / (2 * h);
+    }
+}
+
+static inline double dot(const double *a, const double *b, int64_t n)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++)
+        s += a[i] * b[i];
+    return s;
+}
+
+#endif

@@ -1,0 +1,309 @@
+#include "dev_test.h"
+
+#include "dev/adamw.h"
+
+/* ---- schedule: case B05 ---- */
+
+TEST(dev_schedule_b05)
+{
+    static const struct {
+        int64_t step;
+        double lr;
+    } table[] = {
+        {0, 2.998500749625e-07},
+        {1, 5.997001499250e-07},
+        {100, 3.028485757121e-05},
+        {1000, 3.001499250375e-04},
+        {1999, 5.997001499250e-04},
+        {2000, 6.000000000000e-04},
+        {150000, 5.224173754616e-04},
+        {301000, 3.3e-04},
+        {450000, 1.395833231386e-04},
+        {600000, 6e-05},
+        {700000, 6e-05},
+    };
+    struct zt_schedule s = {ZT_SCHED_COSINE, 0, 2000, 600000, 6e-4, 6e-5};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(table); i++)
+        CHECK_NEAR(zt_schedule_lr(&s, table[i].step), table[i].lr, 1e-12 * table[i].lr + 1e-16);
+    /* 95 % of the way down: 2000 + 0.95 * 598000 */
+    CHECK_NEAR(zt_schedule_lr(&s, 570100), 6.332414803931e-05, 1e-16);
+}
+
+TEST(dev_schedule_b05_warmup_is_all)
+{
+    struct zt_schedule s = {ZT_SCHED_COSINE, 0, 100, 100, 1e-3, 1e-4};
+    CHECK_NEAR(zt_schedule_lr(&s, 100), 1e-3, 0);
+    CHECK_NEAR(zt_schedule_lr(&s, 101), 1e-4, 0);
+    s = (struct zt_schedule){ZT_SCHED_CONSTANT, 0, 0, 0, 1e-3, 0};
+    CHECK_NEAR(zt_schedule_lr(&s, 0), 1e-3, 0);
+    CHECK_NEAR(zt_schedule_lr(&s, 1000000), 1e-3, 0);
+}
+
+/* ---- step block ---- */
+
+/* Case P03: a skipped step advances neither Adam's t nor the schedule. */
+TEST(dev_step_skips_are_counted_p03)
+{
+    struct zt_step_block sb = {.adam_t = 1,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.999f,
+                               .schedule = {ZT_SCHED_COSINE, 0, 10, 100, 1e-3, 0}};
+    zt_step_refresh(&sb);
+    float first = sb.lr;
+    FOR_EACH_RIG(r)
+    {
+        struct zt_step_block b = sb;
+        struct zt_step_advance a = {&b};
+        for (int i = 0; i < 3; i++)
+            RUN(r, step_advance, &a);
+        CHECK_INT(b.step, 3);
+        CHECK_INT(b.skipped, 3);
+        CHECK_INT(b.adam_t, 1);
+        CHECK(b.lr == first);
+        CHECK_NEAR(b.bias1, 10, 1e-5);
+        b.apply = 1;
+        RUN(r, step_advance, &a);
+        CHECK_INT(b.step, 4);
+        CHECK_INT(b.adam_t, 2);
+        CHECK_NEAR(b.lr, 2 * (double)first, 1e-9);
+        CHECK_NEAR(b.bias1, 1 / (1 - 0.81), 1e-5);
+    }
+}
+
+struct norm_result {
+    struct zt_step_block sb;
+    struct zt_vote vote;
+};
+
+/* NORM and VOTE over records of n_ranks x (n_units partials, n_losses losses). */
+static struct norm_result finish(const double *values, int n_ranks, int n_units, int n_losses,
+                                 int64_t tokens, float loss_scale, float max_norm)
+{
+    struct norm_result out = {.sb = {.loss_scale = loss_scale, .max_norm = max_norm}};
+    struct zt_count count = {.tokens = tokens};
+    struct zt_vote_request request = {0, 1};
+    size_t bytes = zt_norm_record_bytes(n_units, n_losses);
+    unsigned char *records = zt_xcalloc((size_t)n_ranks, bytes);
+    struct rig r;
+    struct zt_err err;
+    if (!rig_open(&r, 0))
+        abort();
+    memset(records, 0xff, bytes * (size_t)n_ranks); /* the padding is not read */
+    for (int i = 0; i < n_ranks; i++)
+        memcpy(records + (size_t)i * bytes, values + i * (n_units + n_losses),
+               (size_t)(n_units + n_losses) * sizeof(double));
+    const struct zt_dev_ops *ops = r.dev->ops;
+    ops->count_finish(r.stream, &(struct zt_count_finish){&count});
+    ops->norm_finish(r.stream, &(struct zt_norm_finish){n_ranks, n_units, n_losses, bytes, records,
+                                                        &count, &out.sb});
+    ops->vote_begin(r.stream, &(struct zt_vote_begin){&out.sb, &request, &out.vote});
+    ops->vote_finish(r.stream, &(struct zt_vote_finish){&out.vote, &out.sb});
+    if (rig_sync(&r, &err))
+        abort();
+    rig_close(&r);
+    free(records);
+    return out;
+}
+
+/* Case S04: squared sums 20 and 100 on two ranks. */
+TEST(dev_norm_s04)
+{
+    double values[] = {20, 1.5, 100, 0.5};
+    struct norm_result n = finish(values, 2, 1, 1, 4, 1, 0);
+    CHECK_NEAR(n.sb.grad_norm, 10.954451150103, 1e-12);
+    CHECK_NEAR(n.sb.grad_norm_clipped, 10.954451150103, 1e-12);
+    CHECK_NEAR(n.sb.loss, 0.5, 0);
+    CHECK_INT(n.sb.tokens, 4);
+    CHECK_INT(n.sb.apply, 1);
+    CHECK_INT(n.vote.save, 1);
+    CHECK(n.sb.grad_scale == 1);
+}
+
+/* Case P07: gradient (3, 4) times loss scale 1024, clip 1. */
+TEST(dev_norm_p07)
+{
+    double values[] = {25.0 * 1024 * 1024, 0};
+    struct norm_result n = finish(values, 1, 1, 1, 1, 1024, 1);
+    CHECK_NEAR(n.sb.grad_norm, 5, 1e-12);
+    CHECK_NEAR(3 * 1024 * (double)n.sb.grad_scale, 0.6, 1e-6);
+    CHECK_NEAR(4 * 1024 * (double)n.sb.grad_scale, 0.8, 1e-6);
+    CHECK_NEAR(n.sb.grad_norm_clipped, 1, 1e-6);
+    values[0] = 128.0 * 128;
+    n = finish(values, 1, 1, 1, 1, 128, 2);
+    CHECK_NEAR(n.sb.grad_norm, 1, 0);
+    CHECK_NEAR(128 * (double)n.sb.grad_scale, 1, 0);
+}
+
+TEST(dev_norm_not_finite_is_skipped_and_no_nan)
+{
+    static const double bad[] = {INFINITY, NAN};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(bad); i++) {
+        double norm[] = {bad[i], 1}, loss[] = {1, bad[i]};
+        struct norm_result n = finish(norm, 1, 1, 1, 1, 1, 1);
+        CHECK(n.sb.grad_scale == 0);
+        CHECK_INT(n.sb.apply, 0);
+        CHECK_INT(n.vote.nonfinite, 1);
+        n = finish(loss, 1, 1, 1, 1, 1, 1);
+        CHECK_INT(n.sb.apply, 0);
+    }
+}
+
+/* Case B03: nothing to learn from: loss 0, and the weights stay. */
+TEST(dev_norm_no_tokens_b03)
+{
+    double values[] = {0, 0};
+    struct norm_result n = finish(values, 1, 1, 1, 0, 1, 1);
+    CHECK_NEAR(n.sb.loss, 0, 0);
+    CHECK_INT(n.sb.apply, 0);
+}
+
+TEST(dev_count_targets)
+{
+    int32_t targets[] = {1, -100, 0, -100, 7};
+    FOR_EACH_RIG(r)
+    {
+        struct zt_count c = {.tokens = -1, .inv_tokens = 9};
+        struct zt_count_targets a = {5, targets, &c};
+        RUN(r, count_targets, &a);
+        CHECK_INT(c.tokens, 3);
+        CHECK(c.inv_tokens == 9);
+    }
+}
+
+TEST(dev_sum_sq)
+{
+    static const int64_t n[] = {1, 17, 4096, 4097, 70001};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(n); i++)
+        for (enum zt_dtype t = ZT_F32; t <= ZT_BF16; t++) {
+            struct tensor x = tensor_random(n[i], t, 1, 1, 0);
+            double want = dot(x.val, x.val, n[i]);
+            FOR_EACH_RIG(r)
+            {
+                struct zt_norm_partial got;
+                struct zt_sum_sq a = {n[i], x.ref, &got};
+                RUN(r, sum_sq, &a);
+                CHECK_NEAR(got.sum_sq, want, 2e-6 * want);
+            }
+            tensor_free(&x);
+        }
+}
+
+/* ---- AdamW ---- */
+
+static struct zt_step_block adam_block(float lr)
+{
+    struct zt_step_block sb = {.adam_t = 1,
+                               .grad_scale = 0.5f,
+                               .loss_scale = 1,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .eps = 1e-8f,
+                               .apply = 1,
+                               .schedule = {ZT_SCHED_CONSTANT, 0, 0, 0, (double)lr, 0}};
+    zt_step_refresh(&sb);
+    return sb;
+}
+
+/* Case B08 (decoupled decay, gradient 0): 1 -> 0.99 where decayed, exactly 1 where not. */
+TEST(dev_adamw_decay_b08)
+{
+    struct zt_update_range ranges[] = {{0, 1, 0.1f, 1}, {1, 2, 0, 1}};
+    FOR_EACH_RIG(r)
+    {
+        struct zt_step_block sb = adam_block(0.1f);
+        float w[3] = {1, 1, 1}, g[3] = {0, 0, 0}, m[3] = {0}, v[3] = {0};
+        struct zt_adamw a = {ranges, 2, &sb, {g, ZT_F32}, m, v, {NULL, ZT_F32}, {w, ZT_F32}};
+        RUN(r, adamw, &a);
+        CHECK_NEAR(w[0], 0.99, 1e-7);
+        CHECK(w[1] == 1 && w[2] == 1);
+    }
+}
+
+/* Case P03: the first real update with gradient 1 moves a parameter by 0.99999999 lr. */
+TEST(dev_adamw_first_update_p03)
+{
+    struct zt_update_range range = {0, 1, 0, 1};
+    FOR_EACH_RIG(r)
+    {
+        struct zt_step_block sb = adam_block(1);
+        sb.grad_scale = 1;
+        float w = 0, g = 1, m = 0, v = 0;
+        struct zt_adamw a = {&range, 1, &sb, {&g, ZT_F32}, &m, &v, {NULL, ZT_F32}, {&w, ZT_F32}};
+        RUN(r, adamw, &a);
+        CHECK_NEAR(w, -0.99999999, 3e-7);
+    }
+}
+
+enum { ADAM_N = 3000, ADAM_STEPS = 10 };
+
+/* Algorithm 2 of the paper in float64: parameters after ADAM_STEPS steps of gradients grads[]. */
+static void adam_reference(const struct tensor grads[], const struct zt_update_range *ranges,
+                           int n_ranges, double *w)
+{
+    double m[ADAM_N] = {0}, v[ADAM_N] = {0};
+    for (int t = 1; t <= ADAM_STEPS; t++)
+        for (int k = 0; k < n_ranges; k++)
+            for (int64_t i = ranges[k].begin; i < ranges[k].end; i++) {
+                double g = grads[t - 1].val[i] * 0.5, lr = 1e-2 * (double)ranges[k].lr_scale;
+                m[i] = 0.9 * m[i] + 0.1 * g;
+                v[i] = 0.95 * v[i] + 0.05 * g * g;
+                w[i] -= lr * (double)ranges[k].weight_decay * w[i];
+                w[i] -= lr * m[i] / (1 - pow(0.9, t)) / (sqrt(v[i] / (1 - pow(0.95, t))) + 1e-8);
+            }
+}
+
+struct adam_state {
+    float master[ADAM_N], m[ADAM_N], v[ADAM_N];
+    uint16_t param[ADAM_N];
+};
+
+/* Ten steps against float64, bits equal on every instruction set, with and without a master. */
+TEST(dev_adamw_ten_steps)
+{
+    static const struct zt_update_range ranges[] = {
+        {0, 1, 0.1f, 1}, {1, 2000, 0.1f, 1}, {2000, 2017, 0, 1}, {2017, 2990, 0.1f, 0.5f}};
+    static struct adam_state first, s;
+    struct tensor grads[ADAM_STEPS], w0 = tensor_random(ADAM_N, ZT_F32, 100, 1, 0);
+    for (int t = 0; t < ADAM_STEPS; t++)
+        grads[t] = tensor_random(ADAM_N, ZT_BF16, (uint64_t)t, 1, 0);
+    struct tensor want = tensor_copy(&w0);
+    adam_reference(grads, ranges, 4, want.val);
+    bool have_first = false;
+    FOR_EACH_RIG(r)
+    {
+        for (int with_master = 0; with_master < 2; with_master++) {
+            struct zt_step_block sb = adam_block(1e-2f);
+            memset(&s, 0, sizeof s);
+            memcpy(s.master, w0.ref.ptr, sizeof s.master);
+            for (int t = 0; t < ADAM_STEPS; t++) {
+                struct zt_adamw a = {
+                    ranges, 4, &sb, grads[t].ref, s.m, s.v, {s.master, ZT_F32}, {s.param, ZT_BF16}};
+                if (!with_master) {
+                    a.param = a.master;
+                    a.master.ptr = NULL;
+                }
+                struct zt_step_advance next = {&sb};
+                sb.apply = 0; /* a skipped step in between changes nothing */
+                RUN(r, adamw, &a);
+                sb.apply = 1;
+                RUN(r, adamw, &a);
+                RUN(r, step_advance, &next);
+            }
+            CHECK_TENSOR(r, "w", ((struct zt_ref){s.master, ZT_F32}), want.val, ADAM_N, 2e-6);
+            for (int i = 0; with_master && i < 2990; i++)
+                CHECK_INT(s.param[i], zt_f32_to_bf16(s.master[i]));
+            if (!have_first)
+                first = s;
+            have_first = true;
+            CHECK(memcmp(first.master, s.master, sizeof s.master) == 0);
+            CHECK(memcmp(first.m, s.m, sizeof s.m) == 0);
+            CHECK(memcmp(first.v, s.v, sizeof s.v) == 0);
+        }
+    }
+    for (int t = 0; t < ADAM_STEPS; t++)
+        tensor_free(&grads[t]);
+    tensor_free(&w0);
+    tensor_free(&want);
+}
+
+TEST_MAIN()
