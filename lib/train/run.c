@@ -133,13 +133,14 @@ static int report_start(const struct run *run, struct zt_err *err)
     const struct zt_plan *p = run->plan;
     struct zt_str data = {0};
     zt_dataset_describe(run->data.train, &data);
-    int rc = report(run,
-                    json_pack("{s:s, s:I, s:I, s:f, s:f, s:s, s:b}", "type", "start", "params",
-                              (json_int_t)p->model->n_elems, "tokens_per_step",
-                              (json_int_t)(run->r->batch.train * p->cfg.seq_len), "flops_per_token",
-                              run->flops_per_token, "peak_flops", run->peak_flops, "data",
-                              zt_str_get(&data), "from_weights", run->has_weights),
-                    err);
+    int rc =
+        report(run,
+               json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:b}", "type", "start", "device",
+                         run->env->device, "params", (json_int_t)p->model->n_elems,
+                         "tokens_per_step", (json_int_t)(run->r->batch.train * p->cfg.seq_len),
+                         "flops_per_token", run->flops_per_token, "peak_flops", run->peak_flops,
+                         "data", zt_str_get(&data), "from_weights", run->has_weights),
+               err);
     zt_str_release(&data);
     return rc;
 }
@@ -336,6 +337,8 @@ int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, stru
     }
     if (!rc)
         rc = train_loop(&run, &steps_done, err);
+    if (!rc)
+        rc = zt_engine_drain(&run.engine, err); /* a step's updates end after its result */
     if (!rc)
         rc = report_memory(&run, err);
     if (!rc)

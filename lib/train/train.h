@@ -39,6 +39,7 @@ int zt_train_check(const struct zt_recipe *r, const struct zt_model *m,
 /* One worker's surroundings. */
 struct zt_train_env {
     int rank, world, n_threads;
+    const char *device; /* one line for a person: what this worker computes with */
     struct zt_dev *dev;
     struct zt_coll *coll;
     void *ctx;

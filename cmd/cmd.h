@@ -1,0 +1,66 @@
+/*
+ * cmd.h: the subcommands. One file each; only cmd/ prints and exits.
+ */
+#ifndef ZT_CMD_CMD_H
+#define ZT_CMD_CMD_H
+
+#include "base/err.h"
+#include "base/str.h"
+#include "recipe/recipe.h"
+
+#define ZT_VERSION "0.1.0"
+
+/* Exit codes, as numbered in zerotrain(1); 128 + N stands for death by signal N. */
+enum zt_exit {
+    ZT_EXIT_OK = 0,
+    ZT_EXIT_FAILURE = 1,     /* anything not listed */
+    ZT_EXIT_USAGE = 2,       /* the command line is wrong */
+    ZT_EXIT_INPUT = 3,       /* recipe, data or weights are wrong: nothing was started */
+    ZT_EXIT_UNSUPPORTED = 4, /* understood, but not carried out */
+    ZT_EXIT_MEMORY = 5,      /* it does not fit */
+    ZT_EXIT_NUMERIC = 6,     /* the loss or the gradient became non-finite */
+    ZT_EXIT_PEER = 75,       /* a worker ended because another one did */
+};
+
+int zt_exit_code(int zt_code);
+
+struct cmd {
+    const char *name;
+    int (*run)(int argc, char **argv); /* argv[0] is the subcommand's name */
+    const char *help;                  /* one line; NULL: hidden */
+};
+
+int cmd_train(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+int cmd_launch(int argc, char **argv);
+int cmd_agent(int argc, char **argv);
+int cmd_worker(int argc, char **argv);
+
+/* Print "zerotrain: message" (each line of it) to stderr. */
+void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
+
+/* Options that train and plan share. */
+struct cmd_options {
+    const char *recipe_path;
+    int num_gpus;       /* 0: not given */
+    const char *device; /* "cpu", "cuda", "auto" */
+    const char *log_dir, *rank_log_dir, *env_file;
+    const char *seed;
+    struct zt_str_list set, deepspeed_configs;
+    /* plan */
+    int rank;
+    bool schedule, print_recipe, json;
+    const char *profile;
+};
+
+/*
+ * Parse argv. Returns -1 to go on, or an exit code (after --help: 0; after a message: ZT_EXIT_USAGE).
+ * o's lists are allocated; the process ends before they matter.
+ */
+int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o);
+
+/* The recipe with options applied; prints its errors. 0 or an exit code. */
+int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan,
+                    struct zt_recipe **out);
+
+#endif

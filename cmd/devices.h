@@ -1,0 +1,19 @@
+/* devices.h: which devices a run uses. */
+#ifndef ZT_CMD_DEVICES_H
+#define ZT_CMD_DEVICES_H
+
+#include "cmd.h"
+#include "dev/dev.h"
+
+struct cmd_devices {
+    enum zt_dev_kind kind;
+    int n_workers;
+};
+
+/* 0, or an exit code after a message that says what to do. */
+int cmd_pick_devices(const struct cmd_options *o, struct cmd_devices *dev);
+
+/* OpenMP threads of a worker: the recipe's, else the cores shared evenly. */
+int cmd_threads(const struct zt_recipe *r, int n_workers);
+
+#endif

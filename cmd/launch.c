@@ -1,0 +1,184 @@
+#include "cmd.h"
+
+#include <getopt.h>
+#include <unistd.h>
+
+#include "launch/env.h"
+#include "launch/launch.h"
+#include "rank_out.h"
+
+static const char usage[] =
+    "usage: zerotrain launch [options] [--] PROGRAM [ARG...]\n"
+    "\n"
+    "Run PROGRAM once per rank, with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR\n"
+    "and MASTER_PORT in its environment, and its output prefixed with the rank. When one fails, "
+    "the\n"
+    "others are ended, and its exit code (or 128 + signal) is ours. Nothing is left running.\n"
+    "\n"
+    "  --num_gpus N                number of ranks (default: one per visible GPU, else 1)\n"
+    "  --env NAME=VALUE            for every rank; repeatable. Split at the first '='\n"
+    "  --env_file FILE             lines NAME=VALUE; blank lines and lines that start with # are\n"
+    "                              skipped. No other file (such as .deepspeed_env) is read\n"
+    "  --grace SECONDS             between SIGTERM and SIGKILL when ranks are ended (default: 3)\n"
+    "  --enable_each_rank_log DIR  also write each rank's output to DIR/rank-N.log\n"
+    "  --help                      this text\n";
+
+enum { MASTER_PORT = 29500 }; /* the default of torchrun and deepspeed */
+
+struct options {
+    struct zt_launch_opts launch;
+    struct zt_env env;
+};
+
+/* ---- output ---- */
+
+struct printer {
+    struct rank_out out, err;
+};
+
+static void print_line(void *ctx, int rank, enum zt_log_stream s, const char *line, size_t len)
+{
+    struct printer *p = ctx;
+    rank_out_line(s == ZT_LOG_STDOUT ? &p->out : &p->err, rank, line, len);
+}
+
+static void print_report(void *ctx, int rank, const char *json, size_t len)
+{
+    print_line(ctx, rank, ZT_LOG_STDERR, json, len);
+}
+
+static void print_notice(void *ctx, const char *text)
+{
+    struct printer *p = ctx;
+    struct zt_str line = {0};
+    zt_str_printf(&line, "zerotrain: %s", text);
+    rank_out_line(&p->err, -1, line.buf, line.len);
+    zt_str_release(&line);
+}
+
+static int flush(void *ctx)
+{
+    struct printer *p = ctx;
+    int err_fd = rank_out_flush(&p->err);
+    int out_fd = rank_out_flush(&p->out);
+    return err_fd >= 0 ? err_fd : out_fd;
+}
+
+/* ---- options ---- */
+
+static int take_option(struct options *o, int option, const char *value, struct zt_err *err)
+{
+    int64_t n;
+    switch (option) {
+    case 'n':
+        if (!zt_parse_i64(value, &n) || n < 1 || n > ZT_LAUNCH_MAX_WORKERS)
+            return zt_err_set(err, ZT_EINPUT, "--num_gpus=%s: a number from 1 to %d is needed",
+                              value, ZT_LAUNCH_MAX_WORKERS);
+        o->launch.n_workers = (int)n;
+        return 0;
+    case 'e':
+        if (zt_env_check(value, strlen(value), err))
+            return zt_err_wrap(err, "--env");
+        zt_env_set(&o->env, value, strlen(value));
+        return 0;
+    case 'f':
+        return zt_env_read_file(value, &o->env, err);
+    case 'g':
+        if (!zt_parse_f64(value, &o->launch.grace_s) || o->launch.grace_s <= 0)
+            return zt_err_set(err, ZT_EINPUT, "--grace=%s: seconds above 0 are needed", value);
+        return 0;
+    default:
+        o->launch.rank_log_dir = value;
+        return 0;
+    }
+}
+
+/* One rank per visible GPU. */
+static int default_workers(struct options *o, struct zt_err *err)
+{
+    struct zt_str buf = {0};
+    const char *entries[ZT_LAUNCH_MAX_WORKERS];
+    int n = 0;
+    int rc = zt_pick_devices(getenv("CUDA_VISIBLE_DEVICES"), zt_count_devices(), 0, &buf, entries,
+                             ZT_LAUNCH_MAX_WORKERS, &n, err);
+    zt_str_release(&buf);
+    if (rc)
+        return rc;
+    o->launch.n_workers = ZT_MAX(n, 1);
+    if (n == 0)
+        fprintf(stderr,
+                "zerotrain: no GPU is visible: starting 1 rank; --num_gpus N starts more\n");
+    return 0;
+}
+
+/* 1: --help was asked for. */
+static int parse(struct options *o, int argc, char **argv, struct zt_err *err)
+{
+    static const struct option longs[] = {
+        {"num_gpus", required_argument, NULL, 'n'},
+        {"env", required_argument, NULL, 'e'},
+        {"env_file", required_argument, NULL, 'f'},
+        {"grace", required_argument, NULL, 'g'},
+        {"enable_each_rank_log", required_argument, NULL, 'l'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    int option, rc = 0;
+    opterr = 0;
+    while (!rc && (option = getopt_long(argc, argv, "+:", longs, NULL)) != -1) {
+        if (option == 'h')
+            return 1;
+        if (option == ':' || option == '?')
+            return zt_err_set(err, ZT_EINPUT, "%s: %s; see --help", argv[optind - 1],
+                              option == ':' ? "needs a value" : "no such option");
+        rc = take_option(o, option, optarg, err);
+    }
+    if (rc)
+        return rc;
+    if (optind == argc)
+        return zt_err_set(err, ZT_EINPUT, "no program to run; see --help");
+    o->launch.program = (const char *const *)argv + optind;
+    return o->launch.n_workers ? 0 : default_workers(o, err);
+}
+
+/* Where ranks that use PyTorch find each other. What the user has set stays. */
+static void set_master(struct zt_env *env)
+{
+    if (!zt_env_get(env, "MASTER_ADDR") && !getenv("MASTER_ADDR"))
+        zt_env_setf(env, "MASTER_ADDR=127.0.0.1");
+    if (!zt_env_get(env, "MASTER_PORT") && !getenv("MASTER_PORT"))
+        zt_env_setf(env, "MASTER_PORT=%d", MASTER_PORT);
+}
+
+int cmd_launch(int argc, char **argv)
+{
+    struct printer p = {.out = {.fd = STDOUT_FILENO}, .err = {.fd = STDERR_FILENO}};
+    struct options o = {.launch.sink = {.ctx = &p,
+                                        .line = print_line,
+                                        .report = print_report,
+                                        .notice = print_notice,
+                                        .flush = flush}};
+    struct zt_launch_result result = {0};
+    struct zt_err err;
+    int rc = parse(&o, argc, argv, &err);
+    if (rc == 0) {
+        set_master(&o.env);
+        o.launch.env = (const char *const *)o.env.v;
+        o.launch.n_env = (int)o.env.n;
+        rc = zt_launch_run(&o.launch, &result, &err);
+    } else if (rc == 1) {
+        fputs(usage, stdout);
+    }
+    int lost = rank_out_finish(&p.out);
+    rank_out_finish(&p.err);
+    if (lost)
+        fprintf(stderr, "zerotrain: output was lost: %s\n", strerror(lost));
+    if (rc < 0)
+        fprintf(stderr, "zerotrain launch: %s\n", err.msg);
+    if (result.summary[0])
+        fprintf(stderr, "zerotrain: %s\n", result.summary);
+    zt_env_release(&o.env);
+    if (rc < 0)
+        return rc == ZT_EINPUT ? 2 : 1;
+    return result.exit_code || !lost ? result.exit_code : 1;
+}

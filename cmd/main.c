@@ -1,0 +1,87 @@
+#include "cmd.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+static const struct cmd commands[] = {
+    {"train", cmd_train, "train a model as a recipe says (the default)"},
+    {"plan", cmd_plan, "show what every worker will hold, send and do; starts nothing"},
+    {"launch", cmd_launch, "run any program once per rank, as the trainer's workers are run"},
+    {"agent", cmd_agent, NULL},
+    {"worker", cmd_worker, NULL},
+};
+
+static void print_help(FILE *f)
+{
+    fputs("usage: zerotrain [OPTIONS] RECIPE.yaml\n"
+          "       zerotrain COMMAND [OPTIONS] ...\n"
+          "\n"
+          "Trains transformers with ZeRO 0-3 from a recipe: no Python, one program.\n"
+          "\n"
+          "Commands:\n",
+          f);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(commands); i++)
+        if (commands[i].help)
+            fprintf(f, "  %-8s %s\n", commands[i].name, commands[i].help);
+    fputs(
+        "\n"
+        "`zerotrain COMMAND --help` tells a command's options; `zerotrain train --help` those of\n"
+        "training. Try: zerotrain --device=cpu --num_gpus=2 recipes/quickstart.yaml\n",
+        f);
+}
+
+void cmd_error(const char *fmt, ...)
+{
+    char msg[ZT_ERR_MSG_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(msg, sizeof msg, fmt, ap);
+    va_end(ap);
+    const char *line = msg;
+    do {
+        size_t n = strcspn(line, "\n");
+        fprintf(stderr, "zerotrain: %.*s\n", (int)n, line);
+        line += n + (line[n] != '\0');
+    } while (*line);
+}
+
+int zt_exit_code(int zt_code)
+{
+    switch (zt_code) {
+    case ZT_OK:
+        return ZT_EXIT_OK;
+    case ZT_EINPUT:
+        return ZT_EXIT_INPUT;
+    case ZT_EUNSUPPORTED:
+        return ZT_EXIT_UNSUPPORTED;
+    case ZT_ENOMEM:
+        return ZT_EXIT_MEMORY;
+    case ZT_ENUMERIC:
+        return ZT_EXIT_NUMERIC;
+    case ZT_EPEER:
+        return ZT_EXIT_PEER;
+    default:
+        return ZT_EXIT_FAILURE;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return ZT_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return ZT_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("zerotrain %s\n", ZT_VERSION);
+        return ZT_EXIT_OK;
+    }
+    for (size_t i = 0; i < ZT_ARRAY_LEN(commands); i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    return cmd_train(argc, argv);
+}

@@ -1,0 +1,192 @@
+#include "cmd.h"
+
+#include <getopt.h>
+#include <limits.h>
+
+#include "base/arena.h"
+
+enum {
+    OPT_NUM_GPUS = 256,
+    OPT_DEVICE,
+    OPT_SET,
+    OPT_LOG_DIR,
+    OPT_SEED,
+    OPT_RANK_LOG,
+    OPT_DS_CONFIG,
+    OPT_ENV_FILE,
+    OPT_RANK,
+    OPT_SCHEDULE,
+    OPT_PRINT_RECIPE,
+    OPT_JSON,
+    OPT_PROFILE,
+    OPT_HELP,
+    OPT_VERSION,
+};
+
+/* One row an option: what getopt needs, who has it, and its help. */
+static const struct row {
+    const char *name;
+    int has_arg, val;
+    bool train, plan;
+    const char *arg, *help;
+} rows[] = {
+    {"num_gpus", required_argument, OPT_NUM_GPUS, true, true, "N",
+     "workers: one per GPU, or N CPU workers with --device=cpu"},
+    {"device", required_argument, OPT_DEVICE, true, true, "cpu|cuda|auto",
+     "what to train on (default auto: the GPUs there are, else one CPU worker)"},
+    {"set", required_argument, OPT_SET, true, true, "A.B=C",
+     "override a key of the recipe; may be repeated"},
+    {"deepspeed_config", required_argument, OPT_DS_CONFIG, true, true, "FILE",
+     "merge a ds_config.json under the recipe"},
+    {"seed", required_argument, OPT_SEED, true, true, "N", "same as --set train.seed=N"},
+    {"log_dir", required_argument, OPT_LOG_DIR, true, false, "DIR",
+     "folder of this run (default runs/NAME-TIME)"},
+    {"enable_each_rank_log", required_argument, OPT_RANK_LOG, true, false, "DIR",
+     "write each rank's output to DIR/rank-N.log as well"},
+    {"env_file", required_argument, OPT_ENV_FILE, true, false, "FILE",
+     "NAME=VALUE lines for the environment of every worker"},
+    {"rank", required_argument, OPT_RANK, false, true, "R", "plan of this rank (default 0)"},
+    {"schedule", no_argument, OPT_SCHEDULE, false, true, NULL,
+     "print the list of ops that the engine runs"},
+    {"print_recipe", no_argument, OPT_PRINT_RECIPE, false, true, NULL,
+     "print the resolved recipe, each value with where it came from"},
+    {"json", no_argument, OPT_JSON, false, true, NULL, "print JSON"},
+    {"profile", required_argument, OPT_PROFILE, false, true, "NAME",
+     "rates for the simulated times: fast, slow or cpu"},
+    {"help", no_argument, OPT_HELP, true, true, NULL, "print this help"},
+    {"version", no_argument, OPT_VERSION, true, true, NULL, "print the version"},
+};
+
+static void print_usage(bool plan)
+{
+    printf("usage: zerotrain%s [OPTIONS] RECIPE.yaml\n\n", plan ? " plan" : "");
+    for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++) {
+        char left[64];
+        if (plan ? !rows[i].plan : !rows[i].train)
+            continue;
+        snprintf(left, sizeof left, "--%s%s%s", rows[i].name, rows[i].arg ? "=" : "",
+                 rows[i].arg ? rows[i].arg : "");
+        printf("  %-28s %s\n", left, rows[i].help);
+    }
+    printf("\nSee zerotrain%s(1) and zerotrain-recipe(5).\n", plan ? "-plan" : "");
+}
+
+static void push(struct zt_str_list *l, const char *item)
+{
+    l->items = zt_xrealloc(l->items, (size_t)l->n + 1, sizeof *l->items);
+    l->items[l->n++] = item;
+}
+
+static bool parse_count(const char *name, const char *text, int64_t least, int64_t most, int *out)
+{
+    int64_t v;
+    if (!zt_parse_i64(text, &v) || v < least || v > most) {
+        cmd_error("--%s: \"%s\" is not a number from %lld to %lld", name, text, (long long)least,
+                  (long long)most);
+        return false;
+    }
+    *out = (int)v;
+    return true;
+}
+
+static int take(int opt, bool plan, struct cmd_options *o)
+{
+    enum { MAX_RANKS = 1 << 20 };
+    switch (opt) {
+    case OPT_NUM_GPUS:
+        return parse_count("num_gpus", optarg, 1, MAX_RANKS, &o->num_gpus) ? -1 : ZT_EXIT_USAGE;
+    case OPT_RANK:
+        return parse_count("rank", optarg, 0, MAX_RANKS - 1, &o->rank) ? -1 : ZT_EXIT_USAGE;
+    case OPT_DEVICE:
+        if (strcmp(optarg, "cpu") && strcmp(optarg, "cuda") && strcmp(optarg, "auto")) {
+            cmd_error("--device: \"%s\" is not cpu, cuda or auto", optarg);
+            return ZT_EXIT_USAGE;
+        }
+        o->device = optarg;
+        return -1;
+    case OPT_SET:
+        push(&o->set, optarg);
+        return -1;
+    case OPT_DS_CONFIG:
+        push(&o->deepspeed_configs, optarg);
+        return -1;
+    case OPT_SEED:
+        o->seed = optarg;
+        return -1;
+    case OPT_LOG_DIR:
+        o->log_dir = optarg;
+        return -1;
+    case OPT_RANK_LOG:
+        o->rank_log_dir = optarg;
+        return -1;
+    case OPT_ENV_FILE:
+        o->env_file = optarg;
+        return -1;
+    case OPT_SCHEDULE:
+        o->schedule = true;
+        return -1;
+    case OPT_PRINT_RECIPE:
+        o->print_recipe = true;
+        return -1;
+    case OPT_JSON:
+        o->json = true;
+        return -1;
+    case OPT_PROFILE:
+        o->profile = optarg;
+        return -1;
+    case OPT_HELP:
+        print_usage(plan);
+        return ZT_EXIT_OK;
+    case OPT_VERSION:
+        printf("zerotrain %s\n", ZT_VERSION);
+        return ZT_EXIT_OK;
+    default: /* getopt has said what is wrong */
+        fprintf(stderr, "Try: zerotrain %s --help\n", plan ? "plan" : "train");
+        return ZT_EXIT_USAGE;
+    }
+}
+
+int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
+{
+    struct option longopts[ZT_ARRAY_LEN(rows) + 1] = {{0}};
+    size_t n = 0;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
+        if (plan ? rows[i].plan : rows[i].train)
+            longopts[n++] = (struct option){rows[i].name, rows[i].has_arg, NULL, rows[i].val};
+    *o = (struct cmd_options){.device = "auto"};
+    int opt;
+    while ((opt = getopt_long(argc, argv, "h", longopts, NULL)) != -1) {
+        int rc = take(opt == 'h' ? OPT_HELP : opt, plan, o);
+        if (rc >= 0)
+            return rc;
+    }
+    if (argc - optind != 1) {
+        cmd_error("%s", argc == optind ? "which recipe? Give one YAML file"
+                                       : "more than one recipe given; use include: to merge files");
+        return ZT_EXIT_USAGE;
+    }
+    o->recipe_path = argv[optind];
+    if (o->seed) {
+        char *s = zt_xcalloc(strlen(o->seed) + 16, 1);
+        snprintf(s, strlen(o->seed) + 16, "train.seed=%s", o->seed);
+        push(&o->set, s);
+    }
+    return -1;
+}
+
+int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan, struct zt_recipe **out)
+{
+    struct zt_recipe_opts opts = {
+        .path = o->recipe_path,
+        .set = o->set,
+        .deepspeed_configs = o->deepspeed_configs,
+        .n_ranks = n_ranks,
+        .for_plan = for_plan,
+    };
+    struct zt_err err = {0};
+    int rc = zt_recipe_load(&opts, out, &err);
+    if (!rc)
+        return 0;
+    cmd_error("%s", err.msg);
+    return zt_exit_code(rc);
+}

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Whole trainings compared: run.py [--quick] ZEROTRAIN [FILTER].
+
+The numerics contract (lib/README.md, section 2): for the same ranks, micro-batches and precision, stages
+0 to 3, overlap on or off and recomputation give the same bits; across rank counts and batch splits the
+same numbers within rounding. The traces of the GPT-2 fixture (float64) pin them to the truth.
+Prints one test line each. Needs nothing but Python's standard library.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+FIXTURE = REPO / "test/cases/fixture_gpt2"
+EXPECTED = json.loads((FIXTURE / "expected.json").read_text())
+quick = "--quick" in sys.argv
+args = [a for a in sys.argv[1:] if not a.startswith("--")]
+ZT = str(pathlib.Path(args[0]).resolve())
+FILTER = args[1] if len(args) > 1 else ""
+failures = 0
+
+
+def recipe(micro, accum, seq_len, **more):
+    r = {
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": accum,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.95], "eps": 1e-8,
+                                                  "weight_decay": 0.1}},
+        "model": {"from": str(FIXTURE)},
+        "data": {"train": str(FIXTURE / "tokens_llmc.bin"), "seq_len": seq_len},
+        "train": {"steps": 6, "seed": 1},
+        "parallel": {"threads": 1},
+        "steps_per_print": 1000,
+    }
+    for key, value in more.items():
+        at = r
+        *path, last = key.split(".")
+        for k in path:
+            at = at.setdefault(k, {})
+        at[last] = value
+    return r
+
+
+def text_recipe(**more):
+    """A model that clips, pads its units and overlaps: a few layers on real text."""
+    r = recipe(2, 2, 32, **{
+        "model": {"model_type": "gpt2", "n_layer": 3, "n_head": 2, "n_embd": 48, "vocab_size": 256,
+                  "n_positions": 32},
+        "data.train": str(REPO / "LICENSE"),
+        "data.seq_len": 32,
+        "train.steps": 4,
+        "optimizer.params.lr": 1e-3,
+        "gradient_clipping": 0.5,
+    })
+    for key, value in more.items():
+        at = r
+        *path, last = key.split(".")
+        for k in path:
+            at = at.setdefault(k, {})
+        at[last] = value
+    return r
+
+
+class Run:
+    """One training: its losses, gradient norms and the digest of its final state."""
+
+    def __init__(self, ranks, r):
+        with tempfile.TemporaryDirectory() as d:
+            path = pathlib.Path(d) / "r.yaml"
+            path.write_text(json.dumps(r))
+            p = subprocess.run([ZT, "--device=cpu", f"--num_gpus={ranks}", f"--log_dir={d}/run", str(path)],
+                               capture_output=True, text=True, cwd=d, env=dict(os.environ))
+            if p.returncode != 0:
+                tail = (p.stdout + p.stderr).strip().splitlines()[-12:]
+                raise AssertionError(f"exit status {p.returncode}: " + " / ".join(tail))
+            lines = [json.loads(x) for x in (pathlib.Path(d) / "run/metrics.jsonl").read_text().splitlines()]
+            summary = json.loads((pathlib.Path(d) / "run/summary.json").read_text())
+        self.loss = [x["loss"] for x in lines]
+        self.norm = [x["grad_norm"] for x in lines]
+        self.digest = summary["digest"]
+        self.memory = summary["memory"]
+
+    def bits(self):
+        return (self.loss, self.norm, self.digest)
+
+
+def test(name, fn):
+    global failures
+    if FILTER not in name:
+        return
+    try:
+        fn()
+        print(f"ok parity {name}", flush=True)
+    except AssertionError as e:
+        failures += 1
+        print(f"not ok parity {name}: {e}", flush=True)
+
+
+def close(got, want, rel, what):
+    for i, (g, w) in enumerate(zip(got, want)):
+        assert abs(g - w) <= rel * max(1.0, abs(w)), f"{what} of step {i + 1} is {g!r}, not {w!r}"
+
+
+def trace(run, want):
+    losses = [t[1] for t in want]
+    norms = [t[2] for t in want if t[2] is not None]
+    close(run.loss, losses, 1e-5, "loss")
+    for i, (g, w) in enumerate(zip(run.norm, norms)):
+        assert abs(g - w) <= 1e-4 * w, f"gradient norm of step {i + 1} is {g!r}, not {w!r}"
+
+
+def fixture_traces():
+    """CASES, the GPT-2 fixture: the same batch by every split, at every stage."""
+    cases = [(6, EXPECTED["adamw"]["trace"], [(1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 1, 4), (2, 1, 2)])]
+    alt = EXPECTED["alt_traces"]
+    cases.append((2, alt["B12_T2"], [(3, 4, 1), (6, 2, 1), (12, 1, 1), (4, 3, 1)]))
+    cases.append((3, alt["B8_T3"], [(8, 1, 1)]))
+    if quick:
+        cases = [(6, EXPECTED["adamw"]["trace"], [(2, 1, 2)])]
+    for seq_len, want, splits in cases:
+        for ranks, micro, accum in splits:
+            for stage in (3,) if quick else range(4):
+                r = recipe(micro, accum, seq_len, **{"zero_optimization.stage": stage})
+                test(f"fixture T={seq_len} ranks={ranks} micro={micro} accum={accum} stage={stage}",
+                     lambda r=r, n=ranks, w=want: trace(Run(n, r), w))
+
+
+def same_bits(name, ranks, variants):
+    def check():
+        first, *rest = [(label, Run(ranks, r)) for label, r in variants]
+        for label, run in rest:
+            assert run.bits() == first[1].bits(), \
+                f"{label} differs from {first[0]}: {run.bits()} / {first[1].bits()}"
+        assert len(set(first[1].loss)) > 1, "the loss never changed"
+    test(name, check)
+
+
+def stages_bit_for_bit():
+    for precision in ("fp32", "bf16"):
+        bf16 = {"bf16.enabled": precision == "bf16"}
+        for ranks in (2,) if quick else (2, 3):
+            base = {"gradient_accumulation_steps": 1, **bf16}
+            same_bits(f"stages {precision} ranks={ranks} accum=1", ranks,
+                      [(f"stage {s} overlap {o}", text_recipe(**base, **{
+                          "zero_optimization.stage": s, "zero_optimization.overlap_comm": o}))
+                       for s in range(4) for o in ((True,) if quick else (True, False))])
+            if quick:
+                continue
+            every = {"train.reduce_every_micro_batch": True, **bf16}
+            same_bits(f"stages {precision} ranks={ranks} accum=2, reduced every micro-batch", ranks,
+                      [(f"stage {s}", text_recipe(**every, **{"zero_optimization.stage": s}))
+                       for s in range(4)])
+            same_bits(f"recomputation {precision} ranks={ranks}", ranks,
+                      [(f"{policy}", text_recipe(**bf16, **{
+                          "zero_optimization.stage": 3, "activation_checkpointing.policy": policy}))
+                       for policy in ("none", "block")])
+            same_bits(f"prefetch window {precision} ranks={ranks}", ranks,
+                      [(f"{n}", text_recipe(**bf16, **{
+                          "zero_optimization.stage": 3, "zero_optimization.stage3_prefetch_bucket_size": n}))
+                       for n in (1, 20000, 50000000)])
+
+
+def across_ranks():
+    """The state does not depend on who holds it: same global batch, other rank counts."""
+    def check():
+        runs = {n: Run(n, text_recipe(**{"train_micro_batch_size_per_gpu": 12 // n,
+                                         "gradient_accumulation_steps": 1,
+                                         "zero_optimization.stage": 2})) for n in (1, 2, 3, 4)}
+        for n in (2, 3, 4):
+            close(runs[n].loss, runs[1].loss, 1e-5, f"loss on {n} ranks")
+    if not quick:
+        test("rank counts 1 2 3 4", check)
+
+
+def memory_as_predicted():
+    """What the plan promises is what is touched: never more, and nearly all of it."""
+    def check(stage):
+        for m in Run(2, text_recipe(**{"zero_optimization.stage": stage})).memory:
+            assert m["touched_bytes"] <= m["predicted_bytes"], f"rank {m['rank']}: {m}"
+            assert m["touched_bytes"] >= 0.95 * m["predicted_bytes"], f"rank {m['rank']}: {m}"
+    if not quick:
+        for stage in range(4):
+            test(f"memory predicted and measured, stage {stage}", lambda s=stage: check(s))
+
+
+def communication_type():
+    def check():
+        plain = Run(2, text_recipe(**{"bf16.enabled": True}))
+        cast = Run(2, text_recipe(**{"bf16.enabled": True, "communication_data_type": "bf16"}))
+        close(cast.loss, plain.loss, 5e-3, "loss with bf16 on the wire")
+        assert cast.bits() != plain.bits(), "communication_data_type changed nothing"
+    if not quick:
+        test("communication_data_type bf16", check)
+
+
+fixture_traces()
+stages_bit_for_bit()
+across_ranks()
+memory_as_predicted()
+communication_type()
+sys.exit(1 if failures else 0)
