@@ -2,9 +2,9 @@
  * safetensors.h: reading Hugging Face's safetensors files. An 8-byte little-endian header length, a
  * JSON header, then the tensors' bytes (huggingface/safetensors, README "Format"). Every size of
  * the header is checked against the file before it is used. As the reference implementation
- * demands, the header is at most 100 MB, begins with '{' and repeats no key, and the tensors cover
- * the bytes after it exactly: no overlap, no hole, nothing behind. `__metadata__` may hold strings
- * only and is ignored.
+ * demands, the header is at most 100 MB and begins with '{', and the tensors cover the bytes after
+ * it exactly: no overlap, no hole, nothing behind. A key that stands twice is refused (the format
+ * forbids it; the reference takes the last). `__metadata__` may hold strings only and is ignored.
  */
 #ifndef ZT_CKPT_SAFETENSORS_H
 #define ZT_CKPT_SAFETENSORS_H

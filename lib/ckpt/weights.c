@@ -60,13 +60,13 @@ static const char *skip_prefix(const char *s, const char *prefix)
 
 /* ---- files ---- */
 
-static int open_file(struct matcher *k, const char *name, struct zt_err *err)
+static int open_file(struct matcher *k, const char *name)
 {
     struct zt_str path = {0};
     struct zt_weights *w = k->w;
     zt_str_printf(&path, "%s/%s", k->dir, name);
     ZT_GROW(w->files, w->n_files + 1, k->files_cap);
-    int rc = zt_st_open(path.buf, &w->files[w->n_files], err);
+    int rc = zt_st_open(path.buf, &w->files[w->n_files], k->err);
     if (!rc)
         w->n_files++;
     zt_str_release(&path);
@@ -97,7 +97,7 @@ static int open_shards(struct matcher *k)
         if (k->w->n_files == MAX_SHARDS)
             return zt_err_set(k->err, ZT_EINPUT, "%s: more than %d shards", k->dir, MAX_SHARDS);
         int at = k->w->n_files;
-        if (open_file(k, shard, k->err)) {
+        if (open_file(k, shard)) {
             const char *why = skip_prefix(skip_prefix(k->err->msg, k->dir), "/");
             problem(k, "index: %.100s: shard %.350s", tensor, why);
             k->incomplete = true;
@@ -112,16 +112,28 @@ static int open_shards(struct matcher *k)
 /* Index and shards must name each other's tensors. */
 static void check_index(struct matcher *k)
 {
+    json_t *left = json_copy(k->index), *value;
     const char *name;
-    json_t *value;
-    json_object_foreach(k->index, name, value)
+    for (int i = 0; i < k->w->n_files; i++) {
+        const struct zt_st_file *f = &k->w->files[i];
+        const char *shard = f->path + strlen(k->dir) + 1;
+        for (int j = 0; j < f->n_tensors; j++) {
+            name = f->tensors[j].name;
+            const char *said = json_string_value(json_object_get(k->index, name));
+            if (!said)
+                problem(k, "%.200s: %.200s is not in the index", shard, name);
+            else if (strcmp(said, shard) == 0)
+                json_object_del(left, name);
+        }
+    }
+    json_object_foreach(left, name, value)
     {
         const char *shard = json_string_value(value);
         const json_t *at = shard ? json_object_get(k->shards, shard) : NULL;
-        json_int_t i = at ? json_integer_value(at) : -1;
-        if (i >= 0 && !zt_st_find(&k->w->files[i], name))
+        if (at && json_integer_value(at) >= 0)
             problem(k, "index: %.200s is not in its shard %.200s", name, shard);
     }
+    json_decref(left);
 }
 
 static int open_index(struct matcher *k, const char *path)
@@ -158,7 +170,7 @@ static int open_files(struct matcher *k)
     int rc;
     zt_str_printf(&path, "%s/%s", k->dir, one);
     if (access(path.buf, F_OK) == 0) {
-        rc = open_file(k, one, k->err);
+        rc = open_file(k, one);
     } else {
         zt_str_reset(&path);
         zt_str_printf(&path, "%s/%s", k->dir, many);
@@ -250,23 +262,26 @@ static void check_tied_head(struct matcher *k, const struct zt_st_tensor *head)
                 head->name, emb->name);
 }
 
-static void match_tensor(struct matcher *k, const struct zt_st_file *f,
-                         const struct zt_st_tensor *t, const struct zt_st_tensor **tied_head)
+/* Where a tensor goes: a parameter, the tied head, or nowhere. */
+static void match_tensor(struct matcher *k, const struct zt_st_tensor *t,
+                         const struct zt_st_tensor **tied_head)
 {
     int i = zt_model_find_param(k->model, t->name);
-    if (k->index && !json_object_get(k->index, t->name))
-        problem(k, "%.200s: %.200s is not in the index", f->path, t->name);
+    const struct zt_st_tensor **place = NULL;
     if (is_gpt2_buffer(k, t))
         return;
-    if (i < 0 && k->model->cfg.tie_embeddings && strcmp(t->name, "lm_head.weight") == 0) {
-        *tied_head = t;
-    } else if (i < 0) {
+    if (i >= 0)
+        place = &k->w->tensors[i];
+    else if (k->model->cfg.tie_embeddings && strcmp(t->name, "lm_head.weight") == 0)
+        place = tied_head;
+    if (!place) {
         problem(k, "%.200s: the model has no such parameter", t->name);
-    } else if (k->w->tensors[i]) {
-        problem(k, "%.200s is there twice, also as %.200s", t->name, k->w->tensors[i]->name);
+    } else if (*place) {
+        problem(k, "%.200s is there twice, also as %.200s", t->name, (*place)->name);
     } else {
-        k->w->tensors[i] = t;
-        check_tensor(k, &k->model->params[i], t);
+        *place = t;
+        if (i >= 0)
+            check_tensor(k, &k->model->params[i], t);
     }
 }
 
@@ -276,7 +291,7 @@ static void match(struct matcher *k)
     for (int i = 0; i < k->w->n_files; i++) {
         const struct zt_st_file *f = &k->w->files[i];
         for (int j = 0; j < f->n_tensors; j++)
-            match_tensor(k, f, &f->tensors[j], &tied_head);
+            match_tensor(k, &f->tensors[j], &tied_head);
     }
     for (int i = 0; i < k->model->n_params && !k->incomplete; i++) {
         if (!k->w->tensors[i])
@@ -291,7 +306,7 @@ int zt_weights_open(const char *dir, const struct zt_model *m, struct zt_weights
 {
     struct matcher k = {.dir = dir, .model = m, .w = w, .err = err};
     memset(w, 0, sizeof *w);
-    w->tensors = zt_xcalloc((size_t)m->n_params, sizeof *w->tensors);
+    w->tensors = zt_xcalloc((size_t)m->n_params, sizeof(const struct zt_st_tensor *));
     int rc = open_files(&k);
     if (!rc)
         match(&k);

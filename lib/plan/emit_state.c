@@ -90,7 +90,8 @@ void zt_emit_state(struct zt_emit *e)
     e->step = control(e, "step block", ZT_AR_DEVICE, sizeof(struct zt_step_block));
     e->count = control(e, "count", e->peer_arena, sizeof(struct zt_count));
     e->vote = control(e, "vote", e->peer_arena, sizeof(struct zt_vote));
-    e->record = control(e, "norm record", e->peer_arena, zt_plan_norm_record_bytes(p));
+    e->record =
+        control(e, "norm record", e->peer_arena, zt_norm_record_bytes(p->n_units, p->cfg.accum));
     e->request = control(e, "vote request", ZT_AR_HOST, sizeof(struct zt_vote_request));
     e->result = control(e, "step result", ZT_AR_HOST, sizeof(struct zt_step_result));
     if (p->cfg.eval_micro_batch > 0) {

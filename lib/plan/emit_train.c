@@ -199,7 +199,7 @@ static void reduce_units(struct zt_emit *e, int segment, int mb)
 static void emit_decision(struct zt_emit *e)
 {
     const struct zt_plan *p = e->p;
-    const size_t record = zt_plan_norm_record_bytes(p);
+    const size_t record = zt_norm_record_bytes(p->n_units, p->cfg.accum);
     const size_t ranks = (size_t)zt_group_size(&p->cfg.mesh, ZT_GROUP_DATA);
     const int all = zt_emit_buf(e, (struct zt_buf){.name = "all norm records",
                                                    .cat = ZT_CAT_CONTROL,

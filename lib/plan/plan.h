@@ -367,16 +367,10 @@ int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg
 void zt_plan_free(struct zt_plan *p);
 
 /*
- * The norm record: what a rank contributes to NORM, as doubles. Partial of unit u at index u, loss
- * sum of micro-batch m at n_units + m, then zeros up to a multiple of 64 bytes. PARTIALS_ALL holds
- * one record per rank of the data group, in its order.
- */
-static inline size_t zt_plan_norm_record_bytes(const struct zt_plan *p)
-{
-    return (((size_t)p->n_units + (size_t)p->cfg.accum) * sizeof(double) + 63) / 64 * 64;
-}
-
-/*
+ * PARTIAL and LOSS lie in the norm record, zt_norm_record_bytes(n_units, accum): the partial of unit u
+ * is double u, the loss sum of micro-batch m double n_units + m. PARTIALS_ALL holds one record per
+ * rank of the data group, in its order.
+ *
  * BATCH and HBATCH hold, for each micro-batch: tokens, targets, positions, seg_start, each
  * (sequences, seq_len) int32.
  */

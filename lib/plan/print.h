@@ -1,0 +1,22 @@
+/* print.h: how a row is named in lists; inside lib/plan only. */
+#ifndef ZT_PLAN_PRINT_H
+#define ZT_PLAN_PRINT_H
+
+#include "plan/plan.h"
+
+/* The unit or segment that a row works on, or "". */
+const char *zt_op_subject(const struct zt_plan *p, const struct zt_op *op);
+
+/* "r", "w" or "rw". */
+const char *zt_mode_name(int mode);
+
+/* "param", "x_in", ... */
+const char *zt_role_name(enum zt_role r);
+
+/* "FLOP", "net bytes", ...: the unit of zt_op.cost. */
+const char *zt_cost_name(enum zt_cost_kind k);
+
+/* "shard", "data", "world", or "" for no group. */
+const char *zt_group_name(zt_axes group);
+
+#endif
