@@ -96,11 +96,11 @@ struct zt_norm_partial {
 
 /*
  * What NORM gathers from each rank: n_units zt_norm_partial, then a loss sum (double) for each of
- * its micro-batches, padded to 64 bytes.
+ * its micro-batches.
  */
 static inline size_t zt_norm_record_bytes(int n_units, int n_losses)
 {
-    return (((size_t)n_units + (size_t)n_losses) * sizeof(double) + 63) / 64 * 64;
+    return ((size_t)n_units + (size_t)n_losses) * sizeof(double);
 }
 
 #endif

@@ -219,7 +219,7 @@ static void emit_decision(struct zt_emit *e)
     op = zt_emit_op(e, ZT_OP_VOTE, ZT_ST_COMM, -1, -1, -1);
     zt_emit_collective(e, op, ZT_GROUP_WORLD, ZT_I32, sizeof(struct zt_vote) / sizeof(int32_t),
                        2 * sizeof(struct zt_vote));
-    zt_emit_whole(e, ZT_R_REQUEST, ZT_READ, e->request);
+    zt_emit_whole(e, ZT_R_REQUEST, ZT_WRITE, e->request);
     zt_emit_whole(e, ZT_R_VOTE, ZT_WRITE, e->vote);
     zt_emit_whole(e, ZT_R_STEP, ZT_READ | ZT_WRITE, e->step);
 

@@ -65,4 +65,7 @@ int zt_verify_layout(const struct zt_plan *p, enum zt_program_kind k,
 int zt_verify_ops(const struct zt_plan *p, enum zt_program_kind k,
                   struct zt_err *err) ZT_MUST_CHECK;
 
+/* What a program reads of persistent buffers before it writes it, INIT has written. */
+int zt_verify_start(const struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
+
 #endif

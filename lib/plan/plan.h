@@ -175,7 +175,7 @@ struct zt_access {
  *   ALLGATHER   COMM      in place: r PARAM or GRAD own, w others; or r GSHARD, w GRAD
  *   NORM        COMM      r PARTIAL (the whole norm record), r COUNT, w PARTIALS_ALL, rw STEP
  *                         Eval: r LOSS (zt_eval_record), w PARTIALS_ALL
- *   VOTE        COMM      r REQUEST, w VOTE, rw STEP
+ *   VOTE        COMM      w REQUEST (the host's wish, then sent), w VOTE, rw STEP
  *   RESULT      COPY_OUT  r STEP, r VOTE, w RESULT. Eval: r PARTIALS_ALL, generate: r LOGITS
  *   UPDATE      COMPUTE   r STEP, r GRAD or GSHARD, rw M, rw V, then fp32: rw PARAM or SHARD;
  *                         16 bits: rw MASTER, w PARAM or SHARD. Ranges are the same elements in
@@ -186,8 +186,8 @@ struct zt_access {
  *                         may be a part ("own") of HPARAM. unit -1: w STEP
  *
  * With offload_optimizer: EVICT (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE
- * on HOST: r STEP (inside RESULT), r HGRAD, rw M, rw V, rw MASTER, w HPARAM; FETCH r HPARAM, w
- * PARAM or SHARD.
+ * on HOST: r STEP (inside RESULT), r HGRAD, rw M, rw V, rw MASTER, w HPARAM; FETCH r HPARAM,
+ * w PARAM or SHARD.
  */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,
@@ -472,9 +472,8 @@ void zt_sim_release(struct zt_sim *s);
 /*
  * The passes in order, for one emitted program whose persistent buffers have offsets below base[]:
  * widened lifetimes -> packing -> waits -> simulation by cfg.profile (never NULL). Sets offsets,
- * first and last of its transients, waits and results of the program, and raises peak[]. `backlog`
- * 0 takes the smallest of 1, 2, 4, 8 whose time is within 3 % of unlimited memory, or else the
- * fastest. May be called again.
+ * waits and results of the program, and raises peak[]. `backlog` 0 takes the smallest of 1, 2, 4, 8
+ * whose time is within 3 % of unlimited memory, or else the fastest. May be called again.
  */
 void zt_schedule_program(struct zt_plan *p, enum zt_program_kind k, int backlog,
                          const size_t base[ZT_N_ARENAS], size_t peak[ZT_N_ARENAS]);
@@ -482,9 +481,10 @@ void zt_schedule_program(struct zt_plan *p, enum zt_program_kind k, int backlog,
 /*
  * Proof for every program: no two conflicting ops can run at once, within a run or between a run
  * and the next; every read sees bytes that this run wrote there (or persistent ones); operands do
- * not alias; everything lies where it may (buffers inside ledger.peak, set before); programs share
- * only persistent buffers (the engine drains all streams between two programs). ZT_EVERIFY names
- * the ops, streams and buffers.
+ * not alias; everything lies where it may (buffers inside ledger.peak, set before). Programs share
+ * only persistent buffers (the engine drains all streams between two programs), and of those read
+ * nothing that neither INIT nor they themselves have written. ZT_EVERIFY names the ops, streams and
+ * buffers.
  */
 int zt_verify(const struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
 int zt_verify_program(const struct zt_plan *p, enum zt_program_kind k,

@@ -38,19 +38,6 @@ static bool reduces_gradients(const struct zt_program *prog)
     return false;
 }
 
-static void set_first_and_last(struct zt_plan *p, enum zt_program_kind k)
-{
-    struct zt_life *life = zt_xcalloc(p->n_bufs, sizeof *life);
-    zt_lifetimes_plain(p, k, life);
-    for (int b = 0; b < p->n_bufs; b++) {
-        if (zt_is_transient(&p->bufs[b], k)) {
-            p->bufs[b].first = life[b].lo;
-            p->bufs[b].last = life[b].hi;
-        }
-    }
-    free(life);
-}
-
 void zt_schedule_program(struct zt_plan *p, enum zt_program_kind k, int backlog,
                          const size_t base[ZT_N_ARENAS], size_t peak[ZT_N_ARENAS])
 {
@@ -58,7 +45,6 @@ void zt_schedule_program(struct zt_plan *p, enum zt_program_kind k, int backlog,
     struct zt_wait_list unlimited, windowed;
     struct zt_sim sim;
     size_t own_peak[ZT_N_ARENAS];
-    set_first_and_last(p, k);
     zt_derive_waits_unlimited(p, k, &unlimited);
     zt_windowed_waits(p, k, &unlimited, 0, &windowed);
     zt_simulate(p, k, p->cfg.profile, &windowed, &sim);

@@ -365,5 +365,5 @@ int zt_verify(const struct zt_plan *p, struct zt_err *err)
     for (int k = 0; k < ZT_N_PROGRAMS; k++)
         if (p->programs[k].n_ops > 0 && zt_verify_program(p, k, err))
             return err->code;
-    return 0;
+    return zt_verify_start(p, err);
 }

@@ -255,6 +255,32 @@ TEST(plans_reject_misplacements)
     each_plan(check_misplacements);
 }
 
+/* A part of the state that INIT forgets: noise at the first step. */
+TEST(plans_reject_state_that_nothing_fills)
+{
+    for (int stage = 0; stage < 4; stage++) {
+        struct plan_case c;
+        case_init(&c, &gpt2, stage, N_RANKS);
+        struct zt_plan *p = build(&c, 1);
+        RETURN_IF_FAILED();
+        const struct zt_program *init = &p->programs[ZT_PROG_INIT];
+        int planted = 0;
+        for (int i = 0; i < init->n_accesses; i++) {
+            struct zt_access *a = &init->accesses[i];
+            if (p->bufs[a->buf].program >= 0 || !(a->mode & ZT_WRITE))
+                continue;
+            a->begin += 4;
+            if (zt_verify(p, &err) != ZT_EVERIFY || !strstr(err.msg, "neither init nor"))
+                FAIL("%s: '%s' not filled whole is accepted", c.name, p->bufs[a->buf].name);
+            a->begin -= 4;
+            planted++;
+        }
+        CHECK(planted > 4 * p->n_units);
+        zt_plan_free(p);
+        case_release(&c);
+    }
+}
+
 /* ---- the stage table, in bytes ---- */
 
 struct totals {
