@@ -89,21 +89,20 @@ struct zt_emit {
 
 /* ---- writing (emit.c) ---- */
 
-/* A buffer: name, cat, arena, used, dtype, unit, mb and padding are the caller's; the rest is set.
- */
+/* A buffer: the caller gives name, cat, arena, used, padding, dtype, unit and mb. */
 int zt_emit_buf(struct zt_emit *e, struct zt_buf b);
 
 /* A buffer of unit u: padded (full) or one slice; used and padding follow. */
 int zt_emit_unit_buf(struct zt_emit *e, int u, bool full, struct zt_buf b);
 
-/* Start a row. The pointer is valid until the next row. Unset unit, segment, mb are 0, not -1. */
+/* Start a row; unit, segment and mb are -1 where there is none. Valid until the next row. */
 struct zt_op *zt_emit_op(struct zt_emit *e, enum zt_op_kind kind, enum zt_stream_id stream,
                          int unit, int segment, int mb);
 void zt_emit_access(struct zt_emit *e, enum zt_role role, int mode, int buf, size_t begin,
                     size_t end);
 void zt_emit_whole(struct zt_emit *e, enum zt_role role, int mode, int buf);
 
-/* This rank's slice of unit u's full buffer, and the bytes of it that the others own. */
+/* This rank's slice of a unit's full buffer, and the bytes of it that the others own. */
 void zt_emit_own_slice(struct zt_emit *e, enum zt_role role, int mode, int buf);
 void zt_emit_other_slices(struct zt_emit *e, enum zt_role role, int mode, int buf);
 

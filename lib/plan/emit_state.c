@@ -57,8 +57,9 @@ static int control(struct zt_emit *e, const char *name, enum zt_arena_id arena, 
 }
 
 /*
- * Host and device copy of a program's batch. Persistent, small as they are: as a transient, the next
- * run's batch would arrive as early as it likes, and seem to need room beside all that lives then.
+ * Host and device copy of a program's batch. Persistent, small as they are: as a transient, the
+ * next run's batch would arrive as early as it likes, and seem to need room beside all that lives
+ * then.
  */
 static struct zt_batch_bufs batch_bufs(struct zt_emit *e, const char *name, int64_t sequences,
                                        int accum)

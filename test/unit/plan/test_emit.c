@@ -256,7 +256,7 @@ TEST(emit_norm_partials_once_per_unit)
     teardown(&f);
 }
 
-/* On one rank nothing is sharded: all stages are the same list, and only control rows communicate. */
+/* On one rank nothing is sharded: all stages are the same list. */
 TEST(emit_one_rank_ignores_the_stage)
 {
     struct fixture f, g;
@@ -462,6 +462,10 @@ TEST(emit_gathers_stay_inside_the_window)
         last = count(f.train, ZT_OP_GATHER);
     }
     CHECK_INT(last, f.plan->n_units); /* everything fits: gathered once */
+    struct zt_plan_config cfg = plan_config(3, 4, ZT_BF16);
+    emit_as(&f, &cfg, 0);
+    check_window(&f, 200 * 1000 * 1000); /* the default of a model with small units */
+    RETURN_IF_FAILED();
     teardown(&f);
 }
 
