@@ -66,8 +66,8 @@ static json_t *accesses_json(const struct zt_plan *p, const struct zt_program *g
         json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:I, s:I}", "mode",
                                               zt_mode_name(x->mode), "role", zt_role_name(x->role),
                                               "buffer", b->name, "arena", zt_arena_name(b->arena),
-                                              "begin", (json_int_t)(b->offset + x->begin), "end",
-                                              (json_int_t)(b->offset + x->end)));
+                                              "begin", (json_int_t)b->offset + (json_int_t)x->begin,
+                                              "end", (json_int_t)b->offset + (json_int_t)x->end));
     }
     return list;
 }
