@@ -3,15 +3,19 @@
  *
  * A recipe is YAML (JSON is YAML too). At top level it speaks DeepSpeed's ds_config.json, `model`
  * speaks Hugging Face's config.json, and `data`, `train`, `checkpoint`, `parallel`, `log` are ours.
- * One table (keys.c) lists every key: carried out, harmless (accepted, with the reason), or refused
- * in words. "auto" counts as not given. All errors are reported at once, each with
- * file:line:column.
+ * One table (key_table.c) lists every key: carried out, harmless (accepted, with the reason), or
+ * refused in words. "auto" counts as not given. All errors are reported at once, each with file:line:column.
  *
  *   load text -> tree (libyaml events, positions kept) -> include: / --deepspeed_config merged
  *             -> --set overrides -> table: types, ranges, unknown keys -> derived values (batch
  *             triangle, once the rank count is known) -> struct zt_recipe, const from here on
  *
- * Precedence: --set > the recipe > included files (later wins) > defaults.
+ * Precedence: --set > the recipe > files that it includes (later wins) > --deepspeed_config (later
+ * wins) > config.json, for `model` > defaults. Maps are merged key by key. "auto" or null leaves what
+ * stands below; in --set it goes back to the default.
+ *
+ * Paths of data, include: and model.* start from the folder of the file that holds them; those of
+ * --set, of `text` and of log.dir from the current folder.
  */
 #ifndef ZT_RECIPE_RECIPE_H
 #define ZT_RECIPE_RECIPE_H
@@ -127,7 +131,8 @@ struct zt_recipe_opts {
     struct zt_str_list set;               /* "a.b=c" */
     struct zt_str_list deepspeed_configs; /* merged like include: */
     int n_ranks;                          /* for the batch triangle; > 0 */
-    bool for_plan; /* `zerotrain plan`: no data needed; refused-for-running features are notes */
+    bool for_plan; /* `zerotrain plan`: no data needed, and without any batch size 1 per rank; what
+                      running would refuse are notes */
 };
 
 /*
@@ -139,8 +144,8 @@ int zt_recipe_load(const struct zt_recipe_opts *opts, struct zt_recipe **out,
 void zt_recipe_free(struct zt_recipe *r);
 
 /*
- * The resolved recipe as YAML with origins as comments. Loading it again at the same n_ranks gives
- * the same recipe: it is what workers receive.
+ * The resolved recipe as YAML with origins as comments, paths made absolute. Loading it again at the
+ * same n_ranks gives the same recipe: it is what workers receive.
  */
 void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out);
 

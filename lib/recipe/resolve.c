@@ -111,7 +111,7 @@ static void check_cosine(struct zt_load *ld)
 
 static void resolve_precision(struct zt_load *ld)
 {
-    static const enum zt_dtype comm[] = {ZT_F32, ZT_BF16, ZT_BF16, ZT_F16}; /* as in keys.c */
+    static const enum zt_dtype comm[] = {ZT_F32, ZT_BF16, ZT_BF16, ZT_F16}; /* as in key_table.c */
     const struct zt_settings *s = ld->settings;
     struct zt_recipe *r = &ld->settings->r;
     if (s->fp16 && s->bf16)
