@@ -146,14 +146,6 @@ static bool put_word(const struct value *v)
     return true;
 }
 
-/* A path as it stands in `src`, from the folder that we run in. */
-static const char *resolve_path(struct zt_load *ld, const struct zt_source *src, const char *path)
-{
-    if (path[0] == '/' || !src->dir[0])
-        return path;
-    return zt_arena_printf(ld->arena, "%s%s", src->dir, path);
-}
-
 static bool put_str(const struct value *v)
 {
     if (v->node->kind != ZT_NODE_SCALAR) {
@@ -167,8 +159,7 @@ static bool put_str(const struct value *v)
         wrong(v, "a path");
         return false;
     }
-    *to = v->key->type == ZT_KEY_PATH ? resolve_path(v->ld, v->node->at.src, v->node->text)
-                                      : v->node->text;
+    *to = v->key->type == ZT_KEY_PATH ? zt_node_path(v->node, v->ld->arena) : v->node->text;
     return true;
 }
 
@@ -188,7 +179,7 @@ static bool put_paths(const struct value *v)
     to->n = n;
     to->items = zt_arena_alloc(v->ld->arena, (size_t)n, sizeof *to->items);
     for (int i = 0; i < n; i++, first = first->next)
-        to->items[i] = resolve_path(v->ld, first->at.src, first->text);
+        to->items[i] = zt_node_path(first, v->ld->arena);
     return true;
 }
 

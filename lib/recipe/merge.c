@@ -20,9 +20,10 @@ static const struct zt_source *new_source(struct zt_load *ld, enum zt_source_kin
     struct zt_source *s = zt_arena_alloc(ld->arena, 1, sizeof *s);
     const char *slash = is_file ? strrchr(name, '/') : NULL;
     char *shown = zt_arena_strdup(ld->arena, name);
-    for (char *p = shown; *p; p++)
-        *p = (unsigned char)*p < ' ' || *p == 0x7f ? '?'
-                                                   : *p; /* messages and origins are one line */
+    for (char *p = shown; *p; p++) { /* messages and origins are one line */
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            *p = '?';
+    }
     *s = (struct zt_source){kind, shown, "", ld->n_sources++};
     if (slash)
         s->dir = zt_arena_printf(ld->arena, "%.*s/", (int)(slash - name), name);
@@ -83,8 +84,7 @@ static void include_one(struct zt_load *ld, struct zt_node *base, const struct z
                     "include: must be a path or a list of paths");
         return;
     }
-    const char *dir = file->text[0] == '/' ? "" : file->at.src->dir;
-    const char *path = zt_arena_printf(ld->arena, "%s%s", dir, file->text);
+    const char *path = zt_node_path(file, ld->arena);
     zt_node_merge(base, load_file(ld, path, file->at, chain), false, ld->arena);
 }
 
@@ -246,9 +246,9 @@ static void merge_model_config(struct zt_load *ld, struct zt_node *root)
                     "model.config and model.from both given; model.from reads its own config.json");
         return;
     }
-    const char *dir = n->text[0] == '/' ? "" : n->at.src->dir;
-    const char *path =
-        zt_arena_printf(ld->arena, "%s%s%s", dir, n->text, from ? "/config.json" : "");
+    const char *path = zt_node_path(n, ld->arena);
+    if (from)
+        path = zt_arena_printf(ld->arena, "%s/config.json", path);
     struct zt_str text = {0};
     struct zt_err err;
     if (zt_read_file(path, ZT_TREE_MAX_BYTES, &text, &err) != 0) {

@@ -4,15 +4,16 @@
  * A recipe is YAML (JSON is YAML too). At top level it speaks DeepSpeed's ds_config.json, `model`
  * speaks Hugging Face's config.json, and `data`, `train`, `checkpoint`, `parallel`, `log` are ours.
  * One table (key_table.c) lists every key: carried out, harmless (accepted, with the reason), or
- * refused in words. "auto" counts as not given. All errors are reported at once, each with file:line:column.
+ * refused in words. "auto" counts as not given. All errors are reported at once, each with
+ * file:line:column.
  *
  *   load text -> tree (libyaml events, positions kept) -> include: / --deepspeed_config merged
  *             -> --set overrides -> table: types, ranges, unknown keys -> derived values (batch
  *             triangle, once the rank count is known) -> struct zt_recipe, const from here on
  *
  * Precedence: --set > the recipe > files that it includes (later wins) > --deepspeed_config (later
- * wins) > config.json, for `model` > defaults. Maps are merged key by key. "auto" or null leaves what
- * stands below; in --set it goes back to the default.
+ * wins) > config.json, for `model` > defaults. Maps are merged key by key. "auto" or null leaves
+ * what stands below; in --set it goes back to the default.
  *
  * Paths of data, include: and model.* start from the folder of the file that holds them; those of
  * --set, of `text` and of log.dir from the current folder.
@@ -144,8 +145,8 @@ int zt_recipe_load(const struct zt_recipe_opts *opts, struct zt_recipe **out,
 void zt_recipe_free(struct zt_recipe *r);
 
 /*
- * The resolved recipe as YAML with origins as comments, paths made absolute. Loading it again at the
- * same n_ranks gives the same recipe: it is what workers receive.
+ * The resolved recipe as YAML with origins as comments, paths made absolute. Loading it again at
+ * the same n_ranks gives the same recipe: it is what workers receive.
  */
 void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out);
 

@@ -289,6 +289,15 @@ bool zt_node_not_given(const struct zt_node *n)
     return false;
 }
 
+const char *zt_node_path(const struct zt_node *n, struct zt_arena *a)
+{
+    if (strcmp(n->text, "-") == 0)
+        return "./-"; /* a file's name; standard input is for the command line only */
+    if (n->text[0] == '/' || !n->at.src->dir[0])
+        return n->text;
+    return zt_arena_printf(a, "%s%s", n->at.src->dir, n->text);
+}
+
 /* The character at *p, and step over it. What is not UTF-8 is U+FFFD, a byte long. */
 static uint32_t next_char(const char **p)
 {
