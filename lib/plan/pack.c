@@ -7,7 +7,7 @@
  * Packing is two-dimensional bin packing of intervals: NP-hard, and on training plans very easy.
  * Buffers are placed one after another at an offset where no buffer placed before, alive at the
  * same time, lies; by size, largest first. A few orders and the two ways to choose the gap are
- * tried until one reaches the bound of live bytes.
+ * tried, then repairs, until one is near the bound of live bytes.
  */
 
 struct item {
@@ -103,40 +103,81 @@ static void insert(struct placed *placed, int n_placed, struct placed q)
     placed[lo] = q;
 }
 
-/* Offsets of all items in their order, by buffer; returns the peak. Gives up where it is `limit`. */
-static size_t place(const struct item *items, int n, int n_ops, bool smallest_gap, size_t limit,
-                    struct placed *placed, size_t *offsets)
+/* One arena of one program being packed. */
+struct packing {
+    struct zt_plan *p;
+    struct item *items;
+    int n, n_ops;
+    size_t base, bound; /* where transients begin; no packing is lower than base + bound */
+    size_t best;        /* peak above the base of the offsets kept; SIZE_MAX: none yet */
+    struct placed *placed;
+    size_t *offsets; /* (n) of the order under way */
+};
+
+/* Place the items in their order, all below the best peak: the first that fails, or n. */
+static int place(struct packing *k, bool smallest_gap)
 {
-    size_t peak = 0;
-    for (int i = 0; i < n && peak < limit; i++) {
-        size_t at = choose_offset(placed, i, &items[i], n_ops, smallest_gap);
-        insert(placed, i, (struct placed){at, at + items[i].bytes, items[i].life});
-        offsets[items[i].buf] = at;
-        peak = ZT_MAX(peak, at + items[i].bytes);
+    for (int i = 0; i < k->n; i++) {
+        const struct item *it = &k->items[i];
+        size_t at = choose_offset(k->placed, i, it, k->n_ops, smallest_gap);
+        if (at + it->bytes >= k->best)
+            return i;
+        insert(k->placed, i, (struct placed){at, at + it->bytes, it->life});
+        k->offsets[i] = at;
     }
-    return peak;
+    return k->n;
 }
 
-/* Try the orders; leaves the best offsets in the buffers and returns the peak above the base. */
-static size_t pack_items(struct zt_plan *p, struct item *items, int n, int n_ops, size_t base,
-                         size_t bound)
+static void keep(struct packing *k)
+{
+    k->best = 0;
+    for (int i = 0; i < k->n; i++) {
+        k->p->bufs[k->items[i].buf].offset = k->base + k->offsets[i];
+        k->best = ZT_MAX(k->best, k->offsets[i] + k->items[i].bytes);
+    }
+}
+
+/* Within 0.1 % of the arena: not worth another try. */
+static bool good_enough(const struct packing *k)
+{
+    return k->best < SIZE_MAX && k->best - k->bound <= (k->base + k->bound) / 1024;
+}
+
+/*
+ * Largest first fails on chains such as gradients of alternating blocks with a larger unit at both
+ * ends: the last block finds neither of its two places free. What did not fit goes first next time.
+ */
+static void repair(struct packing *k)
+{
+    enum { MAX_TRIES = 32, MAX_TESTS = 1 << 25 };
+    int64_t tests = (int64_t)k->n * k->n / 2; /* of one try */
+    qsort(k->items, k->n, sizeof *k->items, by_bytes);
+    for (int t = 0; t < MAX_TRIES && t * tests < MAX_TESTS && !good_enough(k); t++) {
+        int failed = place(k, true);
+        if (failed == k->n) {
+            keep(k);
+            continue;
+        }
+        struct item it = k->items[failed];
+        memmove(k->items + 1, k->items, (size_t)failed * sizeof *k->items);
+        k->items[0] = it;
+    }
+}
+
+static void pack_items(struct packing *k)
 {
     static int (*const orders[N_ORDERS])(const void *, const void *) = {by_bytes, by_area,
                                                                         by_length};
-    struct placed *placed = zt_xcalloc(n, sizeof *placed);
-    size_t *offsets = zt_xcalloc(p->n_bufs, sizeof *offsets), best = SIZE_MAX;
-    for (int t = 0; t < 2 * N_ORDERS && best > bound; t++) {
-        qsort(items, n, sizeof *items, orders[t / 2]);
-        size_t peak = place(items, n, n_ops, t % 2 == 0, best, placed, offsets);
-        if (peak >= best)
-            continue;
-        best = peak;
-        for (int i = 0; i < n; i++)
-            p->bufs[items[i].buf].offset = base + offsets[items[i].buf];
+    k->placed = zt_xcalloc(k->n, sizeof *k->placed);
+    k->offsets = zt_xcalloc(k->n, sizeof *k->offsets);
+    for (int t = 0; t < 2 * N_ORDERS && !good_enough(k); t++) {
+        qsort(k->items, k->n, sizeof *k->items, orders[t / 2]);
+        if (place(k, t % 2 == 0) == k->n)
+            keep(k);
     }
-    free(placed);
-    free(offsets);
-    return best;
+    repair(k);
+    free(k->placed);
+    free(k->offsets);
 }
 
 void zt_pack(struct zt_plan *p, enum zt_program_kind k, const struct zt_life *life,
@@ -158,9 +199,15 @@ void zt_pack(struct zt_plan *p, enum zt_program_kind k, const struct zt_life *li
         peak[arena] = ZT_MAX(peak[arena], base[arena]);
         if (!n)
             continue;
-        size_t bound = zt_live_bound(p, k, life, arena) - persistent;
-        size_t top = pack_items(p, items, n, p->programs[k].n_ops, base[arena], bound);
-        peak[arena] = ZT_MAX(peak[arena], base[arena] + top);
+        struct packing packing = {.p = p,
+                                  .items = items,
+                                  .n = n,
+                                  .n_ops = p->programs[k].n_ops,
+                                  .base = base[arena],
+                                  .bound = zt_live_bound(p, k, life, arena) - persistent,
+                                  .best = SIZE_MAX};
+        pack_items(&packing);
+        peak[arena] = ZT_MAX(peak[arena], base[arena] + packing.best);
     }
     free(items);
 }

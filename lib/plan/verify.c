@@ -10,7 +10,8 @@
  * earlier in the list, that touches a common byte with a write on either side; the op's start clock
  * must reach it. Nothing is forgotten on the way (hazard.c clears readers at a write), and two runs
  * are unrolled. Given the order, provenance follows the list: each byte of a transient that is read
- * was written by that buffer in the same run, which happens-before alone does not show.
+ * was written as that buffer's in the same run, by an op that is not skipped, which happens-before
+ * alone does not show.
  */
 
 struct vclock {
@@ -136,6 +137,10 @@ static int provenance_error(const struct zt_verifier *v, int run, int i, const s
     zt_op_text(v->p, v->k, i, op, sizeof op);
     const char *verb = a->mode & ZT_WRITE ? "accumulates into" : "reads";
     size_t at = (size_t)(c->at - b->offset);
+    if (c->owner == a->buf && c->owner_run == run)
+        return zt_err_set(err, ZT_EVERIFY,
+                          "%s %s byte %zu of '%s', written by %s, which may be skipped", op, verb,
+                          at, b->name, zt_op_text(v->p, v->k, c->owner_op, by, sizeof by));
     if (c->owner < 0 || c->owner == a->buf)
         return zt_err_set(
             err, ZT_EVERIFY, "%s %s byte %zu of '%s', which no op of this run wrote before%s", op,
@@ -143,6 +148,15 @@ static int provenance_error(const struct zt_verifier *v, int run, int i, const s
     return zt_err_set(err, ZT_EVERIFY, "%s %s byte %zu of '%s', overwritten by %s for '%s'", op,
                       verb, at, b->name, zt_op_text(v->p, v->k, c->owner_op, by, sizeof by),
                       v->p->bufs[c->owner].name);
+}
+
+/* The bytes of a transient were written in this run, by an op that ran if op i runs. */
+static bool is_meant(const struct zt_verifier *v, int run, int i, const struct zt_access *a,
+                     const struct cell *c)
+{
+    return c->owner == a->buf && c->owner_run == run &&
+           (v->prog->ops[c->owner_op].predicate == ZT_ALWAYS ||
+            v->prog->ops[c->owner_op].predicate == v->prog->ops[i].predicate);
 }
 
 /* Reads of op i: conflicts with writers, and whose bytes these are. */
@@ -156,8 +170,7 @@ static int visit_reads(struct zt_verifier *v, struct verifier_cells *cells, int 
             continue;
         struct cell *c = first_cell(cells, b->arena, b->offset + a[j].begin);
         for (; c->at < b->offset + a[j].end; c++) {
-            bool mine = c->owner == a[j].buf && c->owner_run == run;
-            if (b->program >= 0 && !mine)
+            if (b->program >= 0 && !is_meant(v, run, i, &a[j], c))
                 return provenance_error(v, run, i, &a[j], c, err);
             raise_to(need, c->last_write);
         }

@@ -61,7 +61,7 @@ static int check_op(const struct zt_plan *p, enum zt_program_kind k, int i,
                           zt_op_text(p, k, i, text, sizeof text), a[j].begin, a[j].end, b->name,
                           zt_program_name(ZT_PROG_INIT));
     }
-    for (int j = 0; j < n; j++)
+    for (int j = 0; j < n && p->programs[k].ops[i].predicate == ZT_ALWAYS; j++)
         if (p->bufs[a[j].buf].program < 0 && (a[j].mode & ZT_WRITE))
             cover(&written[a[j].buf], a[j].begin, a[j].end);
     return 0;

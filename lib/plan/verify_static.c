@@ -86,38 +86,21 @@ out:
     return rc;
 }
 
-/* coll.h: in place means that this rank's slice is its part of the whole, in group order. */
-static bool is_own_slice(const struct zt_plan *p, const struct zt_op *op,
-                         const struct zt_access *whole, const struct zt_access *slice)
-{
-    size_t n = (size_t)zt_group_size(&p->cfg.mesh, op->group);
-    size_t index = (size_t)zt_group_index(&p->cfg.mesh, op->group, p->rank);
-    size_t bytes = slice->end - slice->begin;
-    return op->group && whole->end - whole->begin == bytes * n &&
-           slice->begin == whole->begin + index * bytes;
-}
-
+/* Two operands of an op share bytes only when both read the same buffer. */
 static int check_pair(const struct zt_plan *p, enum zt_program_kind k, int i,
                       const struct zt_access *a, const struct zt_access *b, struct zt_err *err)
 {
     const struct zt_buf *x = &p->bufs[a->buf], *y = &p->bufs[b->buf];
-    char text[160];
     if (x->arena != y->arena || !overlap(x->offset + a->begin, x->offset + a->end,
                                          y->offset + b->begin, y->offset + b->end))
         return 0;
-    if (a->buf != b->buf)
-        return zt_err_set(err, ZT_EVERIFY, "%s: operands '%s' and '%s' share bytes of the arena",
-                          zt_op_text(p, k, i, text, sizeof text), x->name, y->name);
-    if (!((a->mode | b->mode) & ZT_WRITE) || a->role == b->role)
+    if (a->buf == b->buf && !((a->mode | b->mode) & ZT_WRITE))
         return 0;
-    const struct zt_op *op = &p->programs[k].ops[i];
-    if (is_own_slice(p, op, a, b) || is_own_slice(p, op, b, a))
-        return 0;
+    char text[160];
     return zt_err_set(err, ZT_EVERIFY,
-                      "%s: two operands in '%s', [%zu, %zu) and [%zu, %zu), overlap and one is "
-                      "written",
-                      zt_op_text(p, k, i, text, sizeof text), x->name, a->begin, a->end, b->begin,
-                      b->end);
+                      "%s: operands [%zu, %zu) of '%s' and [%zu, %zu) of '%s' share bytes",
+                      zt_op_text(p, k, i, text, sizeof text), a->begin, a->end, x->name, b->begin,
+                      b->end, y->name);
 }
 
 static int check_access(const struct zt_plan *p, enum zt_program_kind k, int i,

@@ -47,6 +47,17 @@ static const struct zt_model_config llama_7b = {.type = ZT_MODEL_LLAMA,
                                                 .norm_eps = 1e-5f,
                                                 .initializer_range = 0.02f};
 
+static const struct zt_model_config llama_70b = {.type = ZT_MODEL_LLAMA,
+                                                 .n_layer = 80,
+                                                 .n_head = 64,
+                                                 .n_kv_head = 8,
+                                                 .n_embd = 8192,
+                                                 .n_inner = 28672,
+                                                 .vocab_size = 32000,
+                                                 .n_positions = 4096,
+                                                 .norm_eps = 1e-5f,
+                                                 .initializer_range = 0.02f};
+
 static ZT_UNUSED struct zt_plan_config plan_config(int stage, int n_ranks, enum zt_dtype dtype)
 {
     return (struct zt_plan_config){.stage = stage,

@@ -6,61 +6,20 @@
  */
 #include "base/err.h"
 #include "harness.h"
+#include "models.h"
 #include "plan/plan.h"
 
 enum { N_RANKS = 8 };
 
 struct shape {
     const char *name;
-    struct zt_model_config model;
+    const struct zt_model_config *model;
     int64_t micro_batch, seq_len;
 };
 
-static const struct shape gpt2 = {
-    .name = "gpt2",
-    .model = {.type = ZT_MODEL_GPT2,
-              .n_layer = 12,
-              .n_head = 12,
-              .n_embd = 768,
-              .vocab_size = 50257,
-              .n_positions = 1024,
-              .norm_eps = 1e-5f,
-              .initializer_range = 0.02f,
-              .tie_embeddings = true},
-    .micro_batch = 16,
-    .seq_len = 1024,
-};
-
-static const struct shape llama_7b = {
-    .name = "llama 7B",
-    .model = {.type = ZT_MODEL_LLAMA,
-              .n_layer = 32,
-              .n_head = 32,
-              .n_embd = 4096,
-              .n_inner = 11008,
-              .vocab_size = 32000,
-              .n_positions = 4096,
-              .norm_eps = 1e-5f,
-              .initializer_range = 0.02f},
-    .micro_batch = 2,
-    .seq_len = 2048,
-};
-
-static const struct shape llama_70b = {
-    .name = "llama 70B",
-    .model = {.type = ZT_MODEL_LLAMA,
-              .n_layer = 80,
-              .n_head = 64,
-              .n_kv_head = 8,
-              .n_embd = 8192,
-              .n_inner = 28672,
-              .vocab_size = 32000,
-              .n_positions = 4096,
-              .norm_eps = 1e-5f,
-              .initializer_range = 0.02f},
-    .micro_batch = 1,
-    .seq_len = 4096,
-};
+static const struct shape gpt2 = {"gpt2 124M", &gpt2_124m, 16, 1024};
+static const struct shape llama = {"llama 7B", &llama_7b, 2, 2048};
+static const struct shape large = {"llama 70B", &llama_70b, 1, 4096};
 
 static struct zt_err err;
 
@@ -77,21 +36,9 @@ static void case_init(struct plan_case *c, const struct shape *shape, int stage,
 {
     memset(c, 0, sizeof *c);
     c->shape = shape;
-    c->cfg = (struct zt_plan_config){.stage = stage,
-                                     .dtype = ZT_BF16,
-                                     .micro_batch = shape->micro_batch,
-                                     .seq_len = shape->seq_len,
-                                     .accum = 1,
-                                     .eval_micro_batch = shape->micro_batch,
-                                     .overlap_comm = true,
-                                     .comm_dtype = -1,
-                                     .dev_kind = ZT_DEV_CPU,
-                                     .n_threads = 1,
-                                     .profile = zt_profile_find("fast"),
-                                     .profile_known = true};
-    for (int a = 0; a < ZT_N_AXES; a++)
-        c->cfg.mesh.size[a] = 1;
-    c->cfg.mesh.size[ZT_AXIS_SHARD] = n_ranks;
+    c->cfg = plan_config(stage, n_ranks, ZT_BF16);
+    c->cfg.micro_batch = c->cfg.eval_micro_batch = shape->micro_batch;
+    c->cfg.seq_len = shape->seq_len;
     snprintf(c->name, sizeof c->name, "%s stage %d on %d", shape->name, stage, n_ranks);
 }
 
@@ -99,7 +46,7 @@ static void case_init(struct plan_case *c, const struct shape *shape, int stage,
 static struct zt_plan *build(struct plan_case *c, int rank)
 {
     struct zt_plan *p = NULL;
-    if (!c->model && zt_model_build(&c->shape->model, &c->arena, &c->model, &err)) {
+    if (!c->model && zt_model_build(c->shape->model, &c->arena, &c->model, &err)) {
         printf("not ok %s: %s: %s\n", zt_test_name, c->name, err.msg);
         zt_test_failed = 1;
     } else if (zt_plan_build(c->model, &c->cfg, rank, &p, &err)) {
@@ -114,23 +61,28 @@ static void case_release(struct plan_case *c)
     zt_arena_release(&c->arena);
 }
 
-/* The matrix: 2 shapes x 4 stages x accumulation x recomputation x offload x 2 networks. */
+/*
+ * The matrix: 2 shapes, 4 stages, accumulation, recomputation, offload, 2 networks, and transports that
+ * read peers' memory (two device arenas) or not (one).
+ */
 static void each_plan(void (*check)(const struct plan_case *, struct zt_plan *))
 {
-    for (int i = 0; i < 2 * 4 * 2 * 2 * 2 * 2 && !zt_test_failed; i++) {
+    for (int i = 0; i < 2 * 4 * 32 && !zt_test_failed; i++) {
         struct plan_case c;
-        bool slow = i & 1, offload = i & 2, recompute = i & 4, two = i & 8;
-        int stage = i >> 4 & 3;
+        bool slow = i & 1, offload = i & 2, recompute = i & 4, two = i & 8, shared = i & 16;
+        int stage = i >> 5 & 3;
         if (offload && stage == 0)
             continue;
-        case_init(&c, i >> 6 ? &llama_7b : &gpt2, stage, N_RANKS);
+        case_init(&c, i >> 7 ? &llama : &gpt2, stage, N_RANKS);
         c.cfg.accum = two ? 2 : 1;
+        c.cfg.shared_arena = shared;
         c.cfg.recompute = recompute ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
         c.cfg.offload_optimizer = offload ? ZT_OFFLOAD_CPU : ZT_OFFLOAD_NONE;
         c.cfg.profile = zt_profile_find(slow ? "slow" : "fast");
         size_t n = strlen(c.name);
-        snprintf(c.name + n, sizeof c.name - n, ", accum %d%s%s, %s", c.cfg.accum,
-                 recompute ? ", recompute" : "", offload ? ", offload" : "", c.cfg.profile->name);
+        snprintf(c.name + n, sizeof c.name - n, ", accum %d%s%s%s, %s", c.cfg.accum,
+                 recompute ? ", recompute" : "", offload ? ", offload" : "",
+                 shared ? ", shared" : "", c.cfg.profile->name);
         struct zt_plan *p = build(&c, 1);
         if (p)
             check(&c, p);
@@ -364,7 +316,9 @@ static void check_stage_table(const struct plan_case *c, struct zt_plan *p)
     const bool offload = c->cfg.offload_optimizer == ZT_OFFLOAD_CPU;
     const enum zt_arena_id state = offload ? ZT_AR_HOST : ZT_AR_DEVICE;
     const double states = t.padded * 4 / (stage == 0 ? 1 : n);
-    CHECK_NEAR(persistent(p, ZT_CAT_PARAM, ZT_AR_DEVICE), t.padded * 2 / (stage < 3 ? 1 : n), 0);
+    CHECK_NEAR(persistent(p, ZT_CAT_PARAM, ZT_AR_DEVICE) +
+                   persistent(p, ZT_CAT_PARAM, ZT_AR_SHARED),
+               t.padded * 2 / (stage < 3 ? 1 : n), 0);
     CHECK_NEAR(persistent(p, ZT_CAT_MASTER, state), states, 0);
     CHECK_NEAR(persistent(p, ZT_CAT_OPT_M, state), states, 0);
     CHECK_NEAR(persistent(p, ZT_CAT_OPT_V, state), states, 0);
@@ -434,7 +388,7 @@ TEST(stage_3_keeps_its_prefetch_window)
         size_t last = 0;
         for (size_t w = 0; w < ZT_ARRAY_LEN(windows); w++) {
             struct plan_case c;
-            case_init(&c, &llama_7b, 3, N_RANKS);
+            case_init(&c, &llama, 3, N_RANKS);
             c.cfg.accum = accum;
             c.cfg.prefetch_bytes = windows[w];
             struct zt_plan *p = build(&c, 0);
@@ -472,7 +426,7 @@ TEST(ranks_agree)
 {
     for (int i = 0; i < 4 * 2 * 2 * 2; i++) {
         struct plan_case c;
-        case_init(&c, i & 1 ? &llama_7b : &gpt2, i >> 3, N_RANKS);
+        case_init(&c, i & 1 ? &llama : &gpt2, i >> 3, N_RANKS);
         c.cfg.accum = i & 2 ? 2 : 1;
         c.cfg.overlap_comm = i & 4;
         check_ranks(&c, (const int[]){0, 1, 7}, 3);
@@ -501,7 +455,7 @@ TEST(seven_billion_on_4096_ranks)
 {
     for (int stage = 0; stage < 4; stage++) {
         struct plan_case c;
-        case_init(&c, &llama_7b, stage, 4096);
+        case_init(&c, &llama, stage, 4096);
         c.cfg.profile = zt_profile_find("slow");
         check_ranks(&c, (const int[]){0, 1, 4095}, 3);
         case_release(&c);
@@ -512,7 +466,7 @@ TEST(seven_billion_on_4096_ranks)
 TEST(seventy_billion_accumulating)
 {
     struct plan_case c;
-    case_init(&c, &llama_70b, 3, 64);
+    case_init(&c, &large, 3, 64);
     c.cfg.accum = 16;
     c.cfg.recompute = ZT_RECOMPUTE_BLOCK;
     struct zt_plan *p = build(&c, 63);
@@ -528,7 +482,7 @@ TEST(profile_unknown)
 {
     for (int stage = 0; stage < 4; stage++) {
         struct plan_case c;
-        case_init(&c, &llama_7b, stage, N_RANKS);
+        case_init(&c, &llama, stage, N_RANKS);
         c.cfg.accum = 2;
         c.cfg.profile_known = false;
         struct zt_plan *p = build(&c, 1);
@@ -545,7 +499,7 @@ TEST(profile_unknown)
 TEST(without_overlap_collectives_run_on_the_compute_stream)
 {
     struct plan_case c;
-    case_init(&c, &llama_7b, 3, N_RANKS);
+    case_init(&c, &llama, 3, N_RANKS);
     struct zt_plan *with = build(&c, 1);
     c.cfg.overlap_comm = false;
     struct zt_plan *without = build(&c, 1);

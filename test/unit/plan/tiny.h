@@ -9,12 +9,18 @@
 #include "plan/plan.h"
 
 #include "base/err.h"
+#include "harness.h"
 
+enum { R = ZT_READ, W = ZT_WRITE, RW = ZT_READ | ZT_WRITE };
+static const enum zt_stream_id COMPUTE = ZT_ST_COMPUTE, COMM = ZT_ST_COMM, IN = ZT_ST_COPY_IN,
+                               OUT = ZT_ST_COPY_OUT;
 enum { TINY_BUFS = 64 };
 static const enum zt_program_kind TINY = ZT_PROG_TRAIN;
 
 static const struct zt_profile tiny_profile = {
     .name = "tiny", .flops = 1, .net = 1, .pcie = 1, .host = 1, .hbm = 1, .disk = 1};
+
+static struct zt_err err;
 
 struct tiny {
     struct zt_plan plan;
@@ -132,14 +138,32 @@ static inline void tiny_pack(struct tiny *t, const struct zt_life *life)
     zt_pack(&t->plan, TINY, life, t->base, t->plan.ledger.peak);
 }
 
-/* Index in prog->waits of the wait of op i for (delta, op), or -1. */
-static inline int tiny_find_wait(const struct tiny *t, int i, int delta, int op)
+static inline bool has_wait(const struct tiny *t, int i, int delta, int op)
 {
     const struct zt_op *o = &t->prog->ops[i];
     for (int w = o->first_wait; w < o->first_wait + o->n_waits; w++)
         if (t->prog->waits[w].delta == delta && t->prog->waits[w].op == op)
-            return w;
-    return -1;
+            return true;
+    return false;
+}
+
+/* The verifier takes the plan, and rejects it with any one wait left out. */
+static inline void check_proven(const struct tiny *t)
+{
+    struct zt_verifier *v;
+    CHECK_OK(zt_verifier_create(&t->plan, TINY, &v, &err), err);
+    CHECK_OK(zt_verifier_check_waits(v, -1, &err), err);
+    for (int w = 0; w < t->prog->n_waits; w++)
+        if (zt_verifier_check_waits(v, w, &err) != ZT_EVERIFY)
+            FAIL("the verifier does not miss wait %d", w);
+    zt_verifier_free(v);
+}
+
+static inline void check_rejected(const struct tiny *t, const char *why)
+{
+    CHECK_INT(zt_verify(&t->plan, &err), ZT_EVERIFY);
+    if (!strstr(err.msg, why))
+        FAIL("\"%s\" does not say \"%s\"", err.msg, why);
 }
 
 #endif
