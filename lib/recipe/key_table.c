@@ -280,8 +280,9 @@ const struct zt_key zt_keys[] = {
     /* what DeepSpeed prints */
     INT("steps_per_print", r.log.steps_per_print, "10", 1, BIG,
         "Print a line every this many steps."),
-    BOOL("wall_clock_breakdown", r.log.wall_clock_breakdown, "false",
-         "Record how long each kind of op took in every step."),
+    HARMLESS("wall_clock_breakdown", BOOL,
+             "times are not recorded by kind of op yet; metrics.jsonl has each step's",
+             .ok = "false"),
     HARMLESS("dump_state", BOOL, "zerotrain plan --print_recipe shows all of it", .ok = "false"),
     HARMLESS("memory_breakdown", BOOL, "the ledger shows it", .ok = "false"),
     FEATURE("flops_profiler", "the plan shows FLOPs; a profiler is not carried out"),

@@ -89,7 +89,6 @@ struct zt_recipe_train {
 struct zt_recipe_log {
     const char *dir, *name;
     int64_t steps_per_print;
-    bool wall_clock_breakdown;
 };
 
 struct zt_recipe {
