@@ -34,9 +34,6 @@ enum { MIN_PARALLEL_ELEMS = 16384 };
 #define PARALLEL_FOR(n_threads, work)                                                              \
     PRAGMA(omp parallel for num_threads(n_threads) schedule(static)                                \
                if ((work) >= MIN_PARALLEL_ELEMS))
-#define SIMD PRAGMA(omp simd)
-#define SIMD_SUM(var) PRAGMA(omp simd reduction(+ : var))
-#define SIMD_MAX(var) PRAGMA(omp simd reduction(max : var))
 
 /* Rows are worked on in pieces of this many elements, converted to fp32 on the stack. */
 enum { CHUNK = 1024 };
@@ -50,35 +47,6 @@ static inline float fma_f32(float a, float b, float c)
 #endif
 }
 
-/*
- * e^x, within 2 ulp; 0 below -104, inf above 88.73, NaN for NaN. x = n ln 2 + f, |f| <= ln 2 / 2;
- * e^f by the polynomial of Cephes' expf; 2^n in two factors, so that n = 128 and subnormal results
- * work.
- */
-static inline float exp_f32(float x)
-{
-    const float round_to_int =
-        12582912.0f; /* 1.5 * 2^23: adding it leaves the integer in the bits */
-    x = x > 89.0f ? 89.0f : x;
-    x = x < -104.0f ? -104.0f : x;
-    float t = fma_f32(x, 1.44269504f, round_to_int);
-    int32_t n = (int32_t)(zt_f32_bits(t) - 0x4b400000u);
-    float nf = t - round_to_int;
-    float f = fma_f32(nf, -0.693359375f, x);
-    f = fma_f32(nf, 2.12194440e-4f, f);
-    float p = 1.9875691500e-4f;
-    p = fma_f32(p, f, 1.3981999507e-3f);
-    p = fma_f32(p, f, 8.3334519073e-3f);
-    p = fma_f32(p, f, 4.1665795894e-2f);
-    p = fma_f32(p, f, 1.6666665459e-1f);
-    p = fma_f32(p, f, 5.0000001201e-1f);
-    p = fma_f32(p * f, f, f) + 1.0f;
-    int32_t half = n >> 1;
-    float a = zt_bits_f32((uint32_t)(half + 127) << 23);
-    float b = zt_bits_f32((uint32_t)(n - half + 127) << 23);
-    return p * a * b;
-}
-
 /* ---- elements of any float type as fp32 ---- */
 
 static inline void widen(enum zt_dtype t, const void *src, int64_t at, int64_t n,
@@ -90,7 +58,9 @@ static inline void widen(enum zt_dtype t, const void *src, int64_t at, int64_t n
     }
     const uint16_t *h = (const uint16_t *)src + at;
     if (t == ZT_BF16) {
-        SIMD for (int64_t i = 0; i < n; i++) dst[i] = zt_bf16_to_f32(h[i]);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = zt_bf16_to_f32(h[i]);
     } else {
         for (int64_t i = 0; i < n; i++)
             dst[i] = zt_f16_to_f32(h[i]);
@@ -106,7 +76,9 @@ static inline void narrow(enum zt_dtype t, const float *restrict src, int64_t n,
     }
     uint16_t *h = (uint16_t *)dst + at;
     if (t == ZT_BF16) {
-        SIMD for (int64_t i = 0; i < n; i++) h[i] = zt_f32_to_bf16(src[i]);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            h[i] = zt_f32_to_bf16(src[i]);
     } else {
         for (int64_t i = 0; i < n; i++)
             h[i] = zt_f32_to_f16(src[i]);

@@ -1,5 +1,6 @@
 #include "dev/cpu/isa.h"
 
+#include "dev/cpu/isa_exp.h"
 #include "dev/cpu/isa_tile.h"
 #include "dev/cpu/layout.h"
 
@@ -48,8 +49,8 @@ static struct span visible_to_tile(const struct head *h, int64_t q0, int64_t n)
 /* The span as columns of the key tile at k0 that has n columns. */
 static struct span in_tile(struct span s, int64_t k0, int64_t n)
 {
-    return (struct span){ZT_MIN(ZT_MAX(s.lo - k0, (int64_t)0), n),
-                         ZT_MIN(ZT_MAX(s.hi - k0, (int64_t)0), n)};
+    int64_t lo = ZT_MIN(ZT_MAX(s.lo - k0, (int64_t)0), n);
+    return (struct span){lo, ZT_MIN(ZT_MAX(s.hi - k0, lo), n)};
 }
 
 /* ---- tiles in and out ---- */
@@ -62,7 +63,9 @@ static void load_tile(struct zt_ref m, int64_t ld, int64_t r0, int64_t n, int64_
     for (int64_t i = 0; i < n; i++) {
         float *row = dst + i * dim;
         widen(m.dtype, m.ptr, (r0 + i) * ld + col, head_dim, row);
-        SIMD for (int64_t c = 0; c < head_dim; c++) row[c] *= scale;
+#pragma omp simd
+        for (int64_t c = 0; c < head_dim; c++)
+            row[c] *= scale;
         for (int64_t c = head_dim; c < dim; c++)
             row[c] = 0;
     }
@@ -75,7 +78,9 @@ static void store_tile(const float *src, int64_t n, float scale, const struct he
 {
     float row[CHUNK];
     for (int64_t i = 0; i < n; i++) {
-        SIMD for (int64_t c = 0; c < h->a->head_dim; c++) row[c] = src[i * h->l->dim + c] * scale;
+#pragma omp simd
+        for (int64_t c = 0; c < h->a->head_dim; c++)
+            row[c] = src[i * h->l->dim + c] * scale;
         narrow(m.dtype, row, h->a->head_dim, m.ptr, (r0 + i) * ld + col);
     }
 }
@@ -104,33 +109,31 @@ static struct tile_b plain(const float *p, const struct head *h)
 
 /* ---- forward ---- */
 
+/* A row of n scores or gradients: zero outside the span. */
+static void clear_outside(float *row, int64_t n, struct span in)
+{
+    memset(row, 0, (size_t)in.lo * sizeof *row);
+    memset(row + in.hi, 0, (size_t)(n - in.hi) * sizeof *row);
+}
+
 /*
- * Online softmax (Milakov and Gimelshein 2018) of one row of scores: turns them into e^(s - max),
- * zero outside the span, and rescales the sums so far when the maximum grows.
+ * Online softmax (Milakov and Gimelshein 2018) of the span of one row of n scores: turns them into
+ * e^(s - max), zero outside the span, and rescales the sums so far when the maximum grows.
  */
 static void softmax_row(float *restrict s, int64_t n, struct span in, float *max, float *sum,
                         float *restrict out, int64_t dim)
 {
-    float new_max = *max, part = 0;
-    SIMD_MAX(new_max)
-    for (int64_t j = in.lo; j < in.hi; j++)
-        new_max = s[j] > new_max ? s[j] : new_max;
+    float new_max = max_row(s + in.lo, in.hi - in.lo, *max);
     if (new_max > *max) {
         float keep = exp_f32(*max - new_max);
         *sum *= keep;
-        SIMD for (int64_t c = 0; c < dim; c++) out[c] *= keep;
+#pragma omp simd
+        for (int64_t c = 0; c < dim; c++)
+            out[c] *= keep;
         *max = new_max;
     }
-    for (int64_t j = 0; j < in.lo; j++)
-        s[j] = 0;
-    SIMD_SUM(part)
-    for (int64_t j = in.lo; j < in.hi; j++) {
-        s[j] = exp_f32(s[j] - new_max);
-        part += s[j];
-    }
-    for (int64_t j = in.hi; j < n; j++)
-        s[j] = 0;
-    *sum += part;
+    *sum += exp_row(s + in.lo, s + in.lo, in.hi - in.lo, new_max);
+    clear_outside(s, n, in);
 }
 
 /* Queries [q0, q0 + n). Keys and values lie in the workspace already. */
@@ -208,7 +211,7 @@ static void row_deltas(const struct head *h, float *delta)
         const float *out = read_row(a->out, at, a->head_dim, out_buf);
         const float *dout = read_row(a->dout, at, a->head_dim, dout_buf);
         float sum = 0;
-        SIMD_SUM(sum)
+#pragma omp simd reduction(+ : sum)
         for (int64_t c = 0; c < a->head_dim; c++)
             sum += out[c] * dout[c];
         delta[i] = sum;
@@ -219,15 +222,12 @@ static void row_deltas(const struct head *h, float *delta)
 static void softmax_grad_row(float *restrict s, float *restrict ds, int64_t n, struct span in,
                              float lse, float delta)
 {
-    for (int64_t j = 0; j < in.lo; j++)
-        s[j] = ds[j] = 0;
-    SIMD for (int64_t j = in.lo; j < in.hi; j++)
-    {
-        s[j] = exp_f32(s[j] - lse);
+    exp_row(s + in.lo, s + in.lo, in.hi - in.lo, lse);
+#pragma omp simd
+    for (int64_t j = in.lo; j < in.hi; j++)
         ds[j] = s[j] * (ds[j] - delta);
-    }
-    for (int64_t j = in.hi; j < n; j++)
-        s[j] = ds[j] = 0;
+    clear_outside(s, n, in);
+    clear_outside(ds, n, in);
 }
 
 /* Queries [q0, q0 + n) against the key tile at k0. */

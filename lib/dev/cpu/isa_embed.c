@@ -18,7 +18,9 @@ int ZT_ISA_FN(embed_fwd)(const struct zt_embed_fwd *a, int n_threads, struct zt_
             }
             const float *wpe = read_row(a->wpe, a->positions[i] * a->cols + j, n, wpe_buf);
             float *out = row_to_write(a->out, at, out_buf);
-            SIMD for (int64_t c = 0; c < n; c++) out[c] = wte[c] + wpe[c];
+#pragma omp simd
+            for (int64_t c = 0; c < n; c++)
+                out[c] = wte[c] + wpe[c];
             write_row(a->out, at, n, out);
         }
     }
@@ -33,7 +35,9 @@ static void scatter_columns(const struct zt_embed_bwd *a, const int32_t *index, 
     for (int64_t i = 0; i < a->rows; i++) {
         const float *src = read_row(a->dout, i * a->cols + begin, n, buf);
         float *to = dst + index[i] * a->cols + begin;
-        SIMD for (int64_t c = 0; c < n; c++) to[c] += src[c];
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++)
+            to[c] += src[c];
     }
 }
 

@@ -1,5 +1,7 @@
 #include "dev/cpu/isa.h"
 
+#include "dev/cpu/isa_exp.h"
+
 /* Running maximum, and sum of e^(x - max), of a row of logits. */
 struct softmax {
     float max;
@@ -8,23 +10,18 @@ struct softmax {
 
 static struct softmax row_softmax(struct zt_ref logits, int64_t at, int64_t n_cols)
 {
-    float buf[CHUNK];
+    float buf[CHUNK], e_buf[CHUNK];
     struct softmax s = {-INFINITY, 0};
     for (int64_t j = 0; j < n_cols; j += CHUNK) {
         int64_t n = ZT_MIN(n_cols - j, (int64_t)CHUNK);
         const float *x = read_row(logits, at + j, n, buf);
-        float max = s.max, sum = 0;
-        SIMD_MAX(max)
-        for (int64_t c = 0; c < n; c++)
-            max = x[c] > max ? x[c] : max;
+        float max = max_row(x, n, s.max);
         float shift = max > -INFINITY ? max : 0.0f; /* a chunk of -inf only: e^-inf, not e^NaN */
-        SIMD_SUM(sum)
-        for (int64_t c = 0; c < n; c++)
-            sum += exp_f32(x[c] - shift);
+        double sum = (double)exp_row(x, e_buf, n, shift);
         if (max > s.max)
             s.sum *= exp((double)s.max - (double)max);
         s.max = max;
-        s.sum += (double)sum;
+        s.sum += sum;
     }
     return s;
 }
@@ -40,7 +37,10 @@ static void write_grad(const struct zt_cross_entropy *a, int64_t at, int64_t tar
         int64_t n_real = target < 0 ? 0 : ZT_MIN(n, ZT_MAX(a->vocab - j, (int64_t)0));
         const float *x = read_row(a->logits, at + j, n, x_buf);
         float *g = row_to_write(a->logits, at + j, g_buf);
-        SIMD for (int64_t c = 0; c < n_real; c++) g[c] = exp_f32(x[c] - s.max) * inv;
+        exp_row(x, g, n_real, s.max);
+#pragma omp simd
+        for (int64_t c = 0; c < n_real; c++)
+            g[c] *= inv;
         for (int64_t c = n_real; c < n; c++)
             g[c] = 0;
         if (target >= j && target < j + n)

@@ -2,6 +2,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
+#include "dev/cpu/isa_exp.h"
 #include "dev/cpu/layout.h"
 
 /*
@@ -31,27 +32,45 @@ static struct operand widen_block(struct zt_ref m, int64_t ld, int64_t r0, int64
 
 /* ---- epilogue ---- */
 
-/* gelu(x) = x * s(2u), s the logistic function, u = sqrt(2 / pi) * (x + 0.044715 x^3). */
-static inline float gelu_f32(float x)
+/*
+ * GELU, tanh form: gelu(x) = x * s(2u), s the logistic function, u = sqrt(2 / pi) * (x + 0.044715 x^3).
+ * n <= CHUNK.
+ */
+static void gelu_row(float *x, int64_t n)
 {
-    float u2 = x * fma_f32(x * x, 0.0713548163f, 1.5957691216f);
-    return x / (1.0f + exp_f32(-u2));
+    float e[CHUNK];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        e[i] = -x[i] * fma_f32(x[i] * x[i], 0.0713548163f, 1.5957691216f);
+    exp_row(e, e, n, 0);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        x[i] /= 1.0f + e[i];
 }
 
-/*
- * gelu'(x) = s + x * s * (1 - s) * 2u', and 1 - s = s * e^-2u. Beyond +-15 the result does not change
- * any more; held there, neither x^3 nor e^-2u overflows into 0 * inf.
- */
-static inline float gelu_grad_f32(float x)
+/* Beyond +-15 gelu' does not change any more; held there, neither x^3 nor e^-2u overflows. */
+static inline float hold(float x)
 {
     x = x > 15.0f ? 15.0f : x;
-    x = x < -15.0f ? -15.0f : x;
-    float x2 = x * x;
-    float u2 = x * fma_f32(x2, 0.0713548163f, 1.5957691216f);
-    float du2 = fma_f32(x2, 3 * 0.0713548163f, 1.5957691216f);
-    float e = exp_f32(ZT_MIN(-u2, 80.0f));
-    float s = 1.0f / (1.0f + e);
-    return fma_f32(x * du2, s * (s * e), s);
+    return x < -15.0f ? -15.0f : x;
+}
+
+/* g *= gelu'(x) = s + x * s * (1 - s) * 2u', where 1 - s = s * e^-2u. */
+static void gelu_grad_row(const float *x_row, float *g, int64_t n)
+{
+    float e[CHUNK];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float x = hold(x_row[i]), minus_2u = -x * fma_f32(x * x, 0.0713548163f, 1.5957691216f);
+        e[i] = ZT_MIN(minus_2u, 80.0f);
+    }
+    exp_row(e, e, n, 0);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float x = hold(x_row[i]), s = 1.0f / (1.0f + e[i]);
+        float du2 = fma_f32(x * x, 3 * 0.0713548163f, 1.5957691216f);
+        g[i] *= fma_f32(x * du2, s * (s * e[i]), s);
+    }
 }
 
 /* Elements [at, at + n) of C (a piece of one row, columns from j on), x their sums on the way in.
@@ -61,23 +80,28 @@ static void epilogue_piece(const struct zt_matmul *a, int64_t at, int64_t j, int
     float buf[CHUNK];
     if (a->accumulate && a->c.dtype != ZT_F32) {
         const float *old = read_row(a->c, at, n, buf);
-        SIMD for (int64_t i = 0; i < n; i++) x[i] += old[i];
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] += old[i];
     }
     if (a->bias.ptr) {
         const float *bias = read_row(a->bias, j, n, buf);
-        SIMD for (int64_t i = 0; i < n; i++) x[i] += bias[i];
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] += bias[i];
     }
     if (a->epilogue == ZT_EPI_GELU) {
         if (a->aux.ptr)
             narrow(a->aux.dtype, x, n, a->aux.ptr, at);
-        SIMD for (int64_t i = 0; i < n; i++) x[i] = gelu_f32(x[i]);
+        gelu_row(x, n);
     } else if (a->epilogue == ZT_EPI_DGELU) {
-        const float *aux = read_row(a->aux, at, n, buf);
-        SIMD for (int64_t i = 0; i < n; i++) x[i] *= gelu_grad_f32(aux[i]);
+        gelu_grad_row(read_row(a->aux, at, n, buf), x, n);
     }
     if (a->residual.ptr && !(a->residual.ptr == a->c.ptr && a->c.dtype == ZT_F32)) {
         const float *residual = read_row(a->residual, at, n, buf);
-        SIMD for (int64_t i = 0; i < n; i++) x[i] += residual[i];
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] += residual[i];
     }
     if (a->c.dtype != ZT_F32)
         narrow(a->c.dtype, x, n, a->c.ptr, at);

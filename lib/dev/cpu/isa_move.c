@@ -43,7 +43,9 @@ int ZT_ISA_FN(cast)(const struct zt_cast *a, int n_threads, struct zt_err *err)
         const float *src = read_row(a->src, at, n, src_buf);
         if (a->accumulate) {
             widen(a->dst.dtype, a->dst.ptr, at, n, sum);
-            SIMD for (int64_t i = 0; i < n; i++) sum[i] += src[i];
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                sum[i] += src[i];
             src = sum;
         }
         narrow(a->dst.dtype, src, n, a->dst.ptr, at);

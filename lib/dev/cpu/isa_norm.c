@@ -33,7 +33,9 @@ static void sum_blocks(const float *partial, int64_t n_blocks, int64_t stride, i
             memset(sum, 0, sizeof sum);
         for (int64_t b = 0; b < n_blocks; b++) {
             const float *part = partial + b * stride + at;
-            SIMD for (int64_t j = 0; j < n; j++) sum[j] += part[j];
+#pragma omp simd
+            for (int64_t j = 0; j < n; j++)
+                sum[j] += part[j];
         }
         narrow(out.dtype, sum, n, out.ptr, at);
     }
@@ -53,7 +55,9 @@ int ZT_ISA_FN(col_sum)(const struct zt_col_sum *a, int n_threads, struct zt_err 
             for (int64_t j = 0; j < a->cols; j += CHUNK) {
                 int64_t n = ZT_MIN(a->cols - j, (int64_t)CHUNK);
                 const float *x = read_row(a->x, i * a->ld + j, n, buf);
-                SIMD for (int64_t c = 0; c < n; c++) sum[j + c] += x[c];
+#pragma omp simd
+                for (int64_t c = 0; c < n; c++)
+                    sum[j + c] += x[c];
             }
         }
     }
@@ -73,11 +77,11 @@ static double row_moment(struct zt_ref x, int64_t row, int64_t cols, float shift
         const float *p = read_row(x, row * cols + j, n, buf);
         float sum = 0;
         if (power == 1) {
-            SIMD_SUM(sum)
+#pragma omp simd reduction(+ : sum)
             for (int64_t c = 0; c < n; c++)
                 sum += p[c] - shift;
         } else {
-            SIMD_SUM(sum)
+#pragma omp simd reduction(+ : sum)
             for (int64_t c = 0; c < n; c++)
                 sum += (p[c] - shift) * (p[c] - shift);
         }
@@ -103,10 +107,13 @@ static void norm_fwd_row(const struct zt_norm_fwd *a, int64_t row)
         float *y = row_to_write(a->y, at, y_buf);
         if (a->beta.ptr) {
             const float *beta = read_row(a->beta, j, n, beta_buf);
-            SIMD for (int64_t c = 0; c < n; c++) y[c] =
-                fma_f32((x[c] - mean) * rstd, gamma[c], beta[c]);
+#pragma omp simd
+            for (int64_t c = 0; c < n; c++)
+                y[c] = fma_f32((x[c] - mean) * rstd, gamma[c], beta[c]);
         } else {
-            SIMD for (int64_t c = 0; c < n; c++) y[c] = (x[c] - mean) * rstd * gamma[c];
+#pragma omp simd
+            for (int64_t c = 0; c < n; c++)
+                y[c] = (x[c] - mean) * rstd * gamma[c];
         }
         write_row(a->y, at, n, y);
     }
@@ -137,7 +144,7 @@ static void norm_bwd_row(const struct zt_norm_bwd *a, int64_t row, float *dgamma
         const float *x = read_row(a->x, at, n, x_buf), *dy = read_row(a->dy, at, n, dy_buf);
         const float *gamma = read_row(a->gamma, j, n, gamma_buf);
         float t_part = 0, th_part = 0;
-        PRAGMA(omp simd reduction(+ : t_part, th_part))
+#pragma omp simd reduction(+ : t_part, th_part)
         for (int64_t c = 0; c < n; c++) {
             float h = (x[c] - mean) * rstd, t = dy[c] * gamma[c];
             t_part += t;
@@ -160,8 +167,8 @@ static void norm_bwd_row(const struct zt_norm_bwd *a, int64_t row, float *dgamma
             res = read_row(a->dresidual, at, n, res_buf);
         else
             res = memset(res_buf, 0, sizeof res_buf);
-        SIMD for (int64_t c = 0; c < n; c++)
-        {
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++) {
             float h = (x[c] - mean) * rstd;
             dx[c] = fma_f32(rstd, dy[c] * gamma[c] - mean_t - h * mean_th, res[c]);
         }

@@ -12,7 +12,9 @@ static void adamw_chunk(const struct zt_adamw *a, const struct zt_adamw_coef *co
     float *restrict m = a->m + at, *restrict v = a->v + at;
     float *restrict w = (float *)(a->master.ptr ? a->master.ptr : a->param.ptr) + at;
     struct zt_adamw_coef c = *coef;
-    SIMD for (int64_t i = 0; i < n; i++) zt_adamw_element(&c, g[i], &w[i], &m[i], &v[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        zt_adamw_element(&c, g[i], &w[i], &m[i], &v[i]);
     if (a->master.ptr)
         narrow(a->param.dtype, w, n, a->param.ptr, at);
 }
@@ -44,7 +46,7 @@ static float block_sum_sq(struct zt_ref x, int64_t at, int64_t n)
         int64_t len = ZT_MIN(n - j, (int64_t)CHUNK);
         const float *p = read_row(x, at + j, len, buf);
         float part = 0;
-        SIMD_SUM(part)
+#pragma omp simd reduction(+ : part)
         for (int64_t i = 0; i < len; i++)
             part += p[i] * p[i];
         sum += part;

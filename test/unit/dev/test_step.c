@@ -163,9 +163,12 @@ TEST(dev_count_targets)
     FOR_EACH_RIG(r)
     {
         struct zt_count c = {.tokens = -1, .inv_tokens = 9};
-        struct zt_count_targets a = {5, targets, &c};
+        struct zt_count_targets a = {5, targets, &c, false};
         RUN(r, count_targets, &a);
         CHECK_INT(c.tokens, 3);
+        a.accumulate = true;
+        RUN(r, count_targets, &a);
+        CHECK_INT(c.tokens, 6);
         CHECK(c.inv_tokens == 9);
     }
 }

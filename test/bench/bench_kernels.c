@@ -1,0 +1,356 @@
+/*
+ * bench_kernels.c: speed of the CPU kernels, beside what the machine can do, all in one run: matrix
+ * products beside a large dnnl_sgemm, kernels that stream memory beside memcpy. The best of several
+ * repetitions; judge the ratios, machines are noisy. With 1 thread the times are CPU times, which other
+ * load on the machine disturbs less.
+ *
+ *     bench_kernels [threads [filter]]
+ */
+#include "base/compat.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "base/clock.h"
+#include "base/str.h"
+#include "dev/dev.h"
+
+enum { BUFFER_BYTES = 256 << 20, N_BUFFERS = 6, MIN_REPEATS = 5, MIN_MS = 300 };
+
+struct bench {
+    struct zt_dev *dev;
+    struct zt_stream *stream;
+    int n_threads;
+    const char *filter;
+    void *buf[N_BUFFERS];
+    void *ws;
+    double peak_gflops, peak_gbs;
+};
+
+static void die(const struct zt_err *err)
+{
+    fprintf(stderr, "bench_kernels: %s\n", err->msg);
+    exit(1);
+}
+
+static double now_s(const struct bench *b)
+{
+    struct timespec t;
+    clock_gettime(b->n_threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void sync(const struct bench *b)
+{
+    struct zt_err err;
+    if (b->dev->ops->sync(b->dev->ops->record(b->stream), &err))
+        die(&err);
+}
+
+/* s = seconds of the best repetition of a kernel. */
+#define BEST(b, s, kernel, args)                                                                   \
+    do {                                                                                           \
+        double begin_ = zt_now_s();                                                                \
+        (s) = 1e30;                                                                                \
+        for (int i_ = 0; i_ < MIN_REPEATS || zt_now_s() - begin_ < MIN_MS * 1e-3; i_++) {          \
+            double t_ = now_s(b);                                                                  \
+            (b)->dev->ops->kernel((b)->stream, (args));                                            \
+            sync(b);                                                                               \
+            (s) = ZT_MIN((s), now_s(b) - t_);                                                      \
+        }                                                                                          \
+    } while (0)
+
+static void report(const struct bench *b, const char *name, double s, double flops, double bytes)
+{
+    printf("%-34s %8.3f ms", name, s * 1e3);
+    if (flops > 0)
+        printf(" %8.1f GF/s (%3.0f %% of sgemm)", flops / s * 1e-9,
+               100 * flops / s * 1e-9 / b->peak_gflops);
+    if (bytes > 0)
+        printf(" %8.1f GB/s (%3.0f %% of copy)", bytes / s * 1e-9,
+               100 * bytes / s * 1e-9 / b->peak_gbs);
+    printf("\n");
+}
+
+static bool wanted(const struct bench *b, const char *name)
+{
+    return !b->filter || strstr(name, b->filter);
+}
+
+static struct zt_ref ref(const struct bench *b, int buffer, enum zt_dtype t)
+{
+    return (struct zt_ref){b->buf[buffer], t};
+}
+
+/* ---- what the machine can do ---- */
+
+static int run_sgemm(void *arg, struct zt_err *err)
+{
+    enum { N = 2048 };
+    const struct bench *b = *(const struct bench **)arg;
+    (void)err;
+    return dnnl_sgemm('N', 'T', N, N, N, 1, b->buf[0], N, b->buf[1], N, 0, b->buf[2], N);
+}
+
+static void measure_peaks(struct bench *b)
+{
+    double s = 1e30;
+    struct zt_copy copy = {b->buf[1], b->buf[0], BUFFER_BYTES};
+    const struct bench *self = b;
+    for (int i = 0; i < 2 * MIN_REPEATS; i++) {
+        double t = now_s(b);
+        b->dev->ops->host_call(b->stream, run_sgemm, &self, sizeof self);
+        sync(b);
+        s = ZT_MIN(s, now_s(b) - t);
+    }
+    b->peak_gflops = 2 * 2048.0 * 2048 * 2048 / s * 1e-9;
+    printf("%-34s %8.3f ms %8.1f GF/s\n", "dnnl_sgemm 2048^3", s * 1e3, b->peak_gflops);
+    BEST(b, s, copy, &copy);
+    b->peak_gbs = 2.0 * BUFFER_BYTES / s * 1e-9;
+    printf("%-34s %8.3f ms %8.1f GB/s\n", "copy 256 MiB", s * 1e3, b->peak_gbs);
+}
+
+/* ---- kernels ---- */
+
+/* The matrix products of GPT-2 124M on 1024 tokens: forward, by data, by weights. */
+static void bench_matmul(const struct bench *b, enum zt_dtype t)
+{
+    static const struct {
+        const char *name;
+        int m, n, k;
+        bool trans_a, trans_b, accumulate;
+        enum zt_epilogue epilogue;
+        bool bias, residual;
+    } cases[] = {
+        {"qkv fwd", 1024, 2304, 768, false, true, false, ZT_EPI_NONE, true, false},
+        {"proj fwd + residual", 1024, 768, 768, false, true, false, ZT_EPI_NONE, true, true},
+        {"fc fwd + gelu", 1024, 3072, 768, false, true, false, ZT_EPI_GELU, true, false},
+        {"fc2 bwd data + dgelu", 1024, 3072, 768, false, false, false, ZT_EPI_DGELU, false, false},
+        {"fc bwd data", 1024, 768, 3072, false, false, false, ZT_EPI_NONE, false, false},
+        {"fc bwd weight", 3072, 768, 1024, true, false, true, ZT_EPI_NONE, false, false},
+        {"head fwd", 256, 50304, 768, false, true, false, ZT_EPI_NONE, false, false},
+        {"head bwd weight", 50304, 768, 256, true, false, true, ZT_EPI_NONE, false, false},
+        {"small 256x384x128", 256, 384, 128, false, true, false, ZT_EPI_NONE, true, false},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        char name[64];
+        double s;
+        snprintf(name, sizeof name, "matmul %s %s", zt_dtype_name(t), cases[i].name);
+        if (!wanted(b, name))
+            continue;
+        struct zt_matmul m = {.m = cases[i].m,
+                              .n = cases[i].n,
+                              .k = cases[i].k,
+                              .lda = cases[i].trans_a ? cases[i].m : cases[i].k,
+                              .ldb = cases[i].trans_b ? cases[i].k : cases[i].n,
+                              .ldc = cases[i].n,
+                              .trans_a = cases[i].trans_a,
+                              .trans_b = cases[i].trans_b,
+                              .accumulate = cases[i].accumulate,
+                              .epilogue = cases[i].epilogue,
+                              .a = ref(b, 0, t),
+                              .b = ref(b, 1, t),
+                              .c = ref(b, 2, cases[i].accumulate ? ZT_F32 : t),
+                              .ws = b->ws};
+        if (cases[i].bias)
+            m.bias = ref(b, 3, t);
+        if (cases[i].residual)
+            m.residual = ref(b, 4, t);
+        if (cases[i].epilogue != ZT_EPI_NONE)
+            m.aux = ref(b, 5, t);
+        m.ws_bytes = zt_ws_matmul(ZT_DEV_CPU, &m, b->n_threads);
+        BEST(b, s, matmul, &m);
+        report(b, name, s, 2.0 * cases[i].m * cases[i].n * cases[i].k, 0);
+    }
+}
+
+/* One layer of GPT-2 124M: T 1024, 12 heads of 64. FLOPs of the causal half. */
+static void bench_attention(const struct bench *b, enum zt_dtype t)
+{
+    enum { T = 1024, HEADS = 12, DIM = 64, C = HEADS * DIM };
+    size_t e = zt_dtype_bytes(t);
+    char *qkv = b->buf[0], *dqkv = b->buf[3];
+    struct zt_attention a = {.batch = 1,
+                             .q_len = T,
+                             .k_len = T,
+                             .n_head = HEADS,
+                             .n_kv_head = HEADS,
+                             .head_dim = DIM,
+                             .ldq = 3 * C,
+                             .ldkv = 3 * C,
+                             .ldo = C,
+                             .scale = 0.125f,
+                             .q = {qkv, t},
+                             .k = {qkv + C * e, t},
+                             .v = {qkv + 2 * C * e, t},
+                             .out = ref(b, 1, t),
+                             .lse = b->buf[2],
+                             .dout = ref(b, 4, t),
+                             .dq = {dqkv, t},
+                             .dk = {dqkv + C * e, t},
+                             .dv = {dqkv + 2 * C * e, t},
+                             .ws = b->ws};
+    char name[64];
+    double s, flops = 4.0 * HEADS * DIM * T * (T + 1) / 2;
+    a.ws_bytes = ZT_MAX(zt_ws_attention(ZT_DEV_CPU, &a, false, b->n_threads),
+                        zt_ws_attention(ZT_DEV_CPU, &a, true, b->n_threads));
+    snprintf(name, sizeof name, "attention %s fwd", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, attention_fwd, &a);
+        report(b, name, s, flops, 0);
+    }
+    snprintf(name, sizeof name, "attention %s bwd", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, attention_bwd, &a);
+        report(b, name, s, 2.5 * flops, 0);
+    }
+}
+
+static void bench_rows(const struct bench *b, enum zt_dtype t)
+{
+    enum { ROWS = 4096, COLS = 768 };
+    double s, bytes = (double)ROWS * COLS * (double)zt_dtype_bytes(t);
+    float *stats = b->buf[5];
+    struct zt_norm_fwd fwd = {ROWS,         COLS,         1e-5f,        false, ref(b, 0, t),
+                              ref(b, 3, t), ref(b, 3, t), ref(b, 1, t), stats, stats + ROWS};
+    struct zt_norm_bwd bwd = {.rows = ROWS,
+                              .cols = COLS,
+                              .dy = ref(b, 1, t),
+                              .x = ref(b, 0, t),
+                              .mean = stats,
+                              .rstd = stats + ROWS,
+                              .gamma = ref(b, 3, t),
+                              .dresidual = ref(b, 2, t),
+                              .dx = ref(b, 2, t),
+                              .dgamma = ref(b, 4, t),
+                              .dbeta = ref(b, 4, t),
+                              .ws = b->ws,
+                              .ws_bytes = zt_ws_norm_bwd(ZT_DEV_CPU, ROWS, COLS, b->n_threads)};
+    struct zt_col_sum sum = {
+        ROWS,         COLS,  COLS,  ref(b, 0, t),
+        ref(b, 4, t), false, b->ws, zt_ws_col_sum(ZT_DEV_CPU, ROWS, COLS, b->n_threads)};
+    char name[64];
+    snprintf(name, sizeof name, "norm %s fwd 4096x768", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, norm_fwd, &fwd);
+        report(b, name, s, 0, 2 * bytes);
+    }
+    snprintf(name, sizeof name, "norm %s bwd 4096x768", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, norm_bwd, &bwd);
+        report(b, name, s, 0, 4 * bytes);
+    }
+    snprintf(name, sizeof name, "col_sum %s 4096x768", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, col_sum, &sum);
+        report(b, name, s, 0, bytes);
+    }
+}
+
+static void bench_loss(const struct bench *b, enum zt_dtype t)
+{
+    enum { ROWS = 256, VOCAB = 50257, LD = 50304 };
+    static int32_t targets[ROWS];
+    static float losses[ROWS];
+    struct zt_step_block sb = {.loss_scale = 1};
+    struct zt_count count = {ROWS, 1.0f / ROWS, 0};
+    double s, sum = 0;
+    char name[64];
+    struct zt_cross_entropy a = {ROWS,         VOCAB,  LD,   targets, &sb, &count,
+                                 ref(b, 0, t), losses, &sum, true,    true};
+    snprintf(name, sizeof name, "cross_entropy %s 256x50257", zt_dtype_name(t));
+    if (!wanted(b, name))
+        return;
+    BEST(b, s, cross_entropy, &a);
+    report(b, name, s, 0, 3.0 * ROWS * VOCAB * (double)zt_dtype_bytes(t));
+}
+
+static void bench_optimizer(const struct bench *b)
+{
+    enum { N = 32 << 20 };
+    struct zt_update_range range = {0, N, 0.1f, 1};
+    struct zt_step_block sb = {.adam_t = 1,
+                               .grad_scale = 1,
+                               .loss_scale = 1,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .eps = 1e-8f,
+                               .apply = 1};
+    struct zt_norm_partial partial;
+    struct zt_sum_sq sq = {N, ref(b, 0, ZT_F32), &partial};
+    struct zt_cast cast = {N, ref(b, 0, ZT_F32), ref(b, 5, ZT_BF16), false};
+    double s;
+    zt_step_refresh(&sb);
+    for (int master = 0; master < 2; master++) {
+        enum zt_dtype t = master ? ZT_BF16 : ZT_F32;
+        struct zt_adamw a = {
+            &range, 1, &sb, ref(b, 0, t), b->buf[1], b->buf[2], {NULL, ZT_F32}, ref(b, 3, ZT_F32)};
+        const char *name = master ? "adamw bf16 + master" : "adamw fp32";
+        if (master) {
+            a.master = ref(b, 3, ZT_F32);
+            a.param = ref(b, 5, ZT_BF16);
+        }
+        if (!wanted(b, name))
+            continue;
+        BEST(b, s, adamw, &a);
+        report(b, name, s, 0, (double)N * (master ? 28 : 28));
+    }
+    if (wanted(b, "sum_sq fp32")) {
+        BEST(b, s, sum_sq, &sq);
+        report(b, "sum_sq fp32", s, 0, 4.0 * N);
+    }
+    if (wanted(b, "cast fp32 to bf16")) {
+        BEST(b, s, cast, &cast);
+        report(b, "cast fp32 to bf16", s, 0, 6.0 * N);
+    }
+}
+
+/* What a task costs that does nothing. */
+static void bench_queue(const struct bench *b)
+{
+    enum { N = 20000 };
+    double t = now_s(b);
+    for (int i = 0; i < N; i++)
+        b->dev->ops->zero(b->stream, &(struct zt_zero){b->buf[0], 0});
+    sync(b);
+    printf("%-34s %8.3f us\n", "empty task", (now_s(b) - t) / N * 1e6);
+}
+
+static void fill(const struct bench *b)
+{
+    for (int i = 0; i < N_BUFFERS; i++) /* small numbers, in fp32 as in bf16 */
+        for (size_t j = 0; j < BUFFER_BYTES / 4; j++)
+            ((uint32_t *)b->buf[i])[j] = 0x3c003c00u + (uint32_t)(j * 2654435761u >> 25);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {.n_threads = 2, .filter = argc > 2 ? argv[2] : NULL};
+    struct zt_err err;
+    char log[200];
+    int64_t n = 2;
+    if (argc > 1 && (!zt_parse_i64(argv[1], &n) || n < 1 || n > 256)) {
+        fprintf(stderr, "usage: bench_kernels [threads [filter]]\n");
+        return 2;
+    }
+    b.n_threads = (int)n;
+    if (zt_cpu_dev_create(&b.dev, log, sizeof log, &err) ||
+        b.dev->ops->stream_create(b.dev, "bench", b.n_threads, &b.stream, &err))
+        die(&err);
+    for (int i = 0; i <= N_BUFFERS; i++)
+        if (b.dev->ops->alloc(b.dev, BUFFER_BYTES, i < N_BUFFERS ? &b.buf[i] : &b.ws, &err))
+            die(&err);
+    fill(&b);
+    printf("%s; %d threads\n", log, b.n_threads);
+    measure_peaks(&b);
+    bench_queue(&b);
+    for (enum zt_dtype t = ZT_F32; t <= ZT_BF16; t++) {
+        bench_matmul(&b, t);
+        bench_attention(&b, t);
+        bench_rows(&b, t);
+        bench_loss(&b, t);
+    }
+    bench_optimizer(&b);
+    b.dev->ops->stream_free(b.stream);
+    zt_cpu_dev_free(b.dev);
+    return 0;
+}
