@@ -1,7 +1,6 @@
 #include "plan/plan.h"
 
 #include "base/err.h"
-#include "base/str.h"
 #include "plan/passes.h"
 
 /*
@@ -33,8 +32,7 @@ struct verifier_cells {
     struct cell *cells[ZT_N_ARENAS];
 };
 
-/* An op, counted over all runs, and the stream on which something that it needs may not have ended.
- */
+/* An op, counted over all runs, and the stream of an op that it needs and does not wait for. */
 struct race {
     int op, stream;
 };
@@ -108,8 +106,7 @@ static void cells_release(struct verifier_cells *c)
         free(c->cells[arena]);
 }
 
-/* The cell that begins at an access's first byte; its last one ends where the next begins at end.
- */
+/* The cell that begins at the first byte of an access. There is one at every access's end too. */
 static struct cell *first_cell(const struct verifier_cells *c, enum zt_arena_id arena, uint64_t at)
 {
     struct cell *lo = c->cells[arena], *hi = lo + c->n[arena] - 1;
@@ -323,8 +320,11 @@ int zt_verifier_create(const struct zt_plan *p, enum zt_program_kind k, struct z
 {
     *out = NULL;
     const struct zt_program *prog = &p->programs[k];
-    if (zt_verify_ops(p, k, err) || zt_verify_layout(p, k, err))
-        return err->code;
+    int rc = zt_verify_ops(p, k, err);
+    if (!rc)
+        rc = zt_verify_layout(p, k, err);
+    if (rc)
+        return rc;
     struct zt_verifier *v = zt_xcalloc(1, sizeof *v);
     v->p = p;
     v->k = k;
@@ -341,7 +341,7 @@ int zt_verifier_create(const struct zt_plan *p, enum zt_program_kind k, struct z
         for (int j = 0; j < prog->ops[i].n_waits; j++)
             v->wait_owner[prog->ops[i].first_wait + j] = i;
     }
-    int rc = collect_required(v, err);
+    rc = collect_required(v, err);
     if (rc) {
         zt_verifier_free(v);
         return rc;
@@ -366,9 +366,9 @@ void zt_verifier_free(struct zt_verifier *v)
 int zt_verify_program(const struct zt_plan *p, enum zt_program_kind k, struct zt_err *err)
 {
     struct zt_verifier *v;
-    if (zt_verifier_create(p, k, &v, err))
-        return err->code;
-    int rc = zt_verifier_check_waits(v, -1, err);
+    int rc = zt_verifier_create(p, k, &v, err);
+    if (!rc)
+        rc = zt_verifier_check_waits(v, -1, err);
     zt_verifier_free(v);
     return rc;
 }

@@ -274,7 +274,7 @@ static int check_alike(const struct zt_plan *a, const struct zt_plan *b, struct 
 {
     if (a->rank == b->rank)
         return zt_err_set(err, ZT_EVERIFY, "two plans of rank %d", a->rank);
-    if (memcmp(&a->cfg.mesh, &b->cfg.mesh, sizeof a->cfg.mesh))
+    if (memcmp(&a->cfg.mesh, &b->cfg.mesh, sizeof a->cfg.mesh) != 0)
         return zt_err_set(err, ZT_EVERIFY, "ranks %d and %d have different meshes", a->rank,
                           b->rank);
     for (int ar = 0; ar < ZT_N_ARENAS; ar++)

@@ -1,7 +1,6 @@
 #include "plan/plan.h"
 
 #include "base/err.h"
-#include "base/str.h"
 #include "plan/passes.h"
 
 /*
@@ -50,7 +49,7 @@ static int check_place(const struct zt_plan *p, const struct zt_buf *b, struct z
 /* Persistent buffers share no byte with each other nor with a transient of the program. */
 int zt_verify_layout(const struct zt_plan *p, enum zt_program_kind k, struct zt_err *err)
 {
-    const struct zt_buf **sorted = zt_xcalloc(p->n_bufs, sizeof *sorted);
+    const struct zt_buf **sorted = zt_xcalloc(p->n_bufs, sizeof(void *));
     bool *used = used_buffers(p, k);
     int n = 0, rc = 0;
     for (int b = 0; b < p->n_bufs && !rc; b++) {
@@ -106,30 +105,33 @@ static int check_pair(const struct zt_plan *p, enum zt_program_kind k, int i,
 static int check_access(const struct zt_plan *p, enum zt_program_kind k, int i,
                         const struct zt_access *a, struct zt_err *err)
 {
+    const struct zt_buf *b = a->buf >= 0 && a->buf < p->n_bufs ? &p->bufs[a->buf] : NULL;
+    bool own = b && (b->program < 0 || zt_is_transient(b, k));
+    bool inside = b && a->begin < a->end && a->end <= b->bytes;
+    if (own && inside && a->mode >= ZT_READ && a->mode <= (ZT_READ | ZT_WRITE) &&
+        a->role < ZT_N_ROLES)
+        return 0;
     char text[160];
     zt_op_text(p, k, i, text, sizeof text);
-    if (a->buf < 0 || a->buf >= p->n_bufs)
+    if (!b)
         return zt_err_set(err, ZT_EVERIFY, "%s: no buffer %d", text, a->buf);
-    const struct zt_buf *b = &p->bufs[a->buf];
-    if (b->program >= 0 && !zt_is_transient(b, k))
+    if (!own)
         return zt_err_set(err, ZT_EVERIFY, "%s: '%s' belongs to another program", text, b->name);
-    if (a->begin >= a->end || a->end > b->bytes)
+    if (!inside)
         return zt_err_set(err, ZT_EVERIFY, "%s: range [%zu, %zu) of '%s', which has %zu bytes",
                           text, a->begin, a->end, b->name, b->bytes);
-    if (!a->mode || a->mode > (ZT_READ | ZT_WRITE) || a->role >= ZT_N_ROLES)
-        return zt_err_set(err, ZT_EVERIFY, "%s: bad mode %d or role %d of '%s'", text, a->mode,
-                          a->role, b->name);
-    return 0;
+    return zt_err_set(err, ZT_EVERIFY, "%s: no mode %d or role %d of '%s'", text, a->mode, a->role,
+                      b->name);
 }
 
 static int check_wait(const struct zt_plan *p, enum zt_program_kind k, int i, struct zt_wait w,
                       struct zt_err *err)
 {
     const struct zt_program *prog = &p->programs[k];
-    char text[160];
     if (w.op >= 0 && w.op < prog->n_ops &&
         (w.delta == 0 ? w.op < i : w.delta == 1 && prog->repeats))
         return 0;
+    char text[160];
     return zt_err_set(err, ZT_EVERIFY, "%s waits for op %d, %d runs before, which cannot be",
                       zt_op_text(p, k, i, text, sizeof text), w.op, w.delta);
 }
