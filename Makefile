@@ -40,7 +40,7 @@ else
 ISAS      := base
 ISA_base  :=
 endif
-ISA_SRCS := $(sort $(wildcard lib/dev/cpu/isa_*.c))
+ISA_SRCS := $(sort $(wildcard lib/dev/cpu/isa_*.c lib/coll/isa_*.c))
 LIB_SRCS := $(sort $(filter-out $(ISA_SRCS),$(wildcard lib/*/*.c lib/dev/cpu/*.c)))
 CMD_SRCS := $(sort $(wildcard cmd/*.c))
 LIB_OBJS := $(LIB_SRCS:%.c=$B/%.o) $(foreach i,$(ISAS),$(ISA_SRCS:%.c=$B/%.$i.o))
@@ -62,7 +62,7 @@ $B/%.o: %.c
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 define isa_rule
-$B/lib/dev/cpu/%.$1.o: lib/dev/cpu/%.c
+$B/%.$1.o: %.c
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -O3 $$(ISA_$1) -DZT_ISA=$1 -MMD -MP -c -o $$@ $$<
 endef

@@ -1,5 +1,7 @@
 /*
  * combine.h: element-wise sum or maximum of several sources in a fixed order, and large copies.
+ *
+ * isa_combine.c is compiled once per instruction set; all of them give the same bits.
  */
 #ifndef ZT_COLL_COMBINE_H
 #define ZT_COLL_COMBINE_H
@@ -8,9 +10,9 @@
 #include "coll/coll.h"
 
 /*
- * dst[d][i] = round(src[0][i] op src[1][i] op ...) for every d, in that order. fp32 and 16-bit
- * types are combined in fp32 and rounded once to dst_dtype; the others in their own type (dst_dtype
- * == dtype; integers wrap). A NaN stays one in ZT_MAX. A destination may be a source, exactly.
+ * dst[d][i] = round(src[0][i] op src[1][i] op ...) for every d, in that order. fp32 and 16-bit types
+ * are combined in fp32 and rounded once to dst_dtype; the others in their own type (dst_dtype ==
+ * dtype; integers wrap). A NaN stays one in ZT_MAX. A destination may be a source, exactly.
  */
 struct zt_combine {
     int n_src, n_dst; /* n_src >= 1 */
@@ -21,10 +23,22 @@ struct zt_combine {
     int64_t count;
 };
 
-void zt_combine(const struct zt_combine *a);
+typedef void zt_combine_fn(const struct zt_combine *a);
 
-/* memcpy that does not drag large blocks through the cache; complete for other threads on return.
- */
+struct zt_combine_isa {
+    const char *name;
+    zt_combine_fn *combine;
+    bool supported; /* by this CPU */
+};
+
+/* All builds, the best last; the first is supported everywhere. Returns how many. */
+enum { ZT_COMBINE_MAX_ISAS = 4 };
+int zt_combine_isas(struct zt_combine_isa isas[ZT_COMBINE_MAX_ISAS]);
+
+/* The best that this CPU has. */
+zt_combine_fn *zt_combine_best(void);
+
+/* memcpy that does not drag large blocks through the cache; complete for other threads on return. */
 void zt_copy_large(void *dst, const void *src, size_t bytes);
 
 #endif

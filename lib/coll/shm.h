@@ -25,6 +25,7 @@
 #include <stdatomic.h>
 
 #include "coll/coll.h"
+#include "coll/combine.h"
 
 enum {
     SHM_LINE_BYTES = 64,
@@ -138,6 +139,7 @@ struct shm_channel {
 struct shm_coll {
     struct zt_coll base;
     struct zt_shm_vm vm;
+    zt_combine_fn *combine;
     struct shm_control *ctl;
     size_t ctl_bytes;
     int n_ranks, n_spins;

@@ -37,7 +37,7 @@ static int run_alone(const struct shm_task *t, struct zt_err *err)
             .dst_dtype = t->recv_dtype,
             .count = t->count,
         };
-        zt_combine(&cast);
+        t->c->combine(&cast);
     } else if (send && t->recv && send != t->recv) {
         zt_copy_large(t->recv, send, bytes);
     }

@@ -28,7 +28,7 @@ int zt_shm_reduce_scatter(struct shm_op *op)
         .op = ZT_SUM,
         .count = t->count,
     };
-    zt_combine(&sum);
+    op->c->combine(&sum);
     return zt_shm_part(op);
 }
 
@@ -56,7 +56,7 @@ static int reduce_and_push(struct shm_op *op, const void **src, void **dst)
         .op = t->redop,
         .count = end - begin,
     };
-    zt_combine(&sum);
+    op->c->combine(&sum);
     return zt_shm_part(op);
 }
 
@@ -86,7 +86,7 @@ static int reduce_direct(struct shm_op *op, const void **src)
             .op = t->redop,
             .count = n,
         };
-        zt_combine(&sum);
+        op->c->combine(&sum);
         for (int i = 0; i < op->n; i++)
             src[i] = (const char *)src[i] + bytes;
         int rc = zt_shm_part(op);

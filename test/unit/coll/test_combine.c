@@ -4,6 +4,22 @@
 
 enum { N = 5000 };
 
+/* Every build that this CPU can run must give the same bits. */
+static struct zt_combine_isa isas[ZT_COMBINE_MAX_ISAS];
+static int n_isas;
+static zt_combine_fn *combine;
+
+#define EACH_ISA(check)                                                                            \
+    do {                                                                                           \
+        n_isas = zt_combine_isas(isas);                                                            \
+        for (int isa_ = 0; isa_ < n_isas; isa_++) {                                                \
+            combine = isas[isa_].combine;                                                          \
+            if (isas[isa_].supported)                                                              \
+                check;                                                                             \
+            RETURN_IF_FAILED();                                                                    \
+        }                                                                                          \
+    } while (0)
+
 static float value(uint32_t seed, int64_t i)
 {
     uint32_t h = (seed * 2654435761u + (uint32_t)i) * 2246822519u;
@@ -33,10 +49,10 @@ static void check_16bit(enum zt_dtype t)
     const void *srcs[] = {src[0], src[1], src[2]};
     void *dst = out, *wide_dst = wide;
     struct zt_combine a = {3, 1, srcs, &dst, t, t, ZT_SUM, N};
-    zt_combine(&a);
+    combine(&a);
     a.dst = &wide_dst;
     a.dst_dtype = ZT_F32;
-    zt_combine(&a);
+    combine(&a);
     int rounds_matter = 0;
     for (int i = 0; i < N; i++) {
         float sum = widen(src[0][i], t) + widen(src[1][i], t);
@@ -52,15 +68,15 @@ static void check_16bit(enum zt_dtype t)
 
 TEST(sums_of_bf16_round_once)
 {
-    check_16bit(ZT_BF16);
+    EACH_ISA(check_16bit(ZT_BF16));
 }
 
 TEST(sums_of_fp16_round_once)
 {
-    check_16bit(ZT_F16);
+    EACH_ISA(check_16bit(ZT_F16));
 }
 
-TEST(sums_of_fp32_keep_the_order)
+static void check_sums_of_fp32_keep_the_order(void)
 {
     static float src[4][N], out[N];
     const void *srcs[] = {src[0], src[1], src[2], src[3]};
@@ -70,7 +86,7 @@ TEST(sums_of_fp32_keep_the_order)
         for (int i = 0; i < N; i++)
             src[j][i] = value(j, i);
     struct zt_combine a = {4, 1, srcs, &dst, ZT_F32, ZT_F32, ZT_SUM, N};
-    zt_combine(&a);
+    combine(&a);
     for (int i = 0; i < N; i++) {
         float forth = ((src[0][i] + src[1][i]) + src[2][i]) + src[3][i];
         float back = ((src[3][i] + src[2][i]) + src[1][i]) + src[0][i];
@@ -80,7 +96,12 @@ TEST(sums_of_fp32_keep_the_order)
     CHECK(order_matters > N / 10);
 }
 
-TEST(sums_in_place_and_to_many)
+TEST(sums_of_fp32_keep_the_order)
+{
+    EACH_ISA(check_sums_of_fp32_keep_the_order());
+}
+
+static void check_sums_in_place_and_to_many(void)
 {
     static float src[2][N], out[N], want[N];
     const void *srcs[] = {src[0], src[1]};
@@ -91,50 +112,65 @@ TEST(sums_in_place_and_to_many)
         want[i] = src[0][i] + src[1][i];
     }
     struct zt_combine a = {2, 3, srcs, dsts, ZT_F32, ZT_F32, ZT_SUM, N};
-    zt_combine(&a);
+    combine(&a);
     CHECK(!memcmp(src[0], want, sizeof want));
     CHECK(!memcmp(src[1], want, sizeof want));
     CHECK(!memcmp(out, want, sizeof want));
 }
 
-TEST(whole_numbers_and_doubles_have_their_own_type)
+TEST(sums_in_place_and_to_many)
+{
+    EACH_ISA(check_sums_in_place_and_to_many());
+}
+
+static void check_whole_numbers_and_doubles_have_their_own_type(void)
 {
     int64_t a[] = {INT64_C(1) << 53, INT64_MAX, -5}, b[] = {1, 1, 7}, c[3];
     int32_t d[] = {INT32_MAX, -3, 1 << 24}, e[] = {1, -4, 1}, f[3];
     double g[] = {1.0, 1e16, -1.0}, h[] = {1e-15, 1.0, NAN}, k[3];
     void *dst = c;
     struct zt_combine s = {2, 1, (const void *const[]){a, b}, &dst, ZT_I64, ZT_I64, ZT_SUM, 3};
-    zt_combine(&s);
+    combine(&s);
     CHECK_INT(c[0], (INT64_C(1) << 53) + 1);
     CHECK_INT(c[1], INT64_MIN);
     s.op = ZT_MAX;
-    zt_combine(&s);
+    combine(&s);
     CHECK_INT(c[1], INT64_MAX);
     CHECK_INT(c[2], 7);
     dst = f;
     s = (struct zt_combine){2, 1, (const void *const[]){d, e}, &dst, ZT_I32, ZT_I32, ZT_SUM, 3};
-    zt_combine(&s);
+    combine(&s);
     CHECK_INT(f[0], INT32_MIN);
     CHECK_INT(f[2], (1 << 24) + 1);
     s.op = ZT_MAX;
-    zt_combine(&s);
+    combine(&s);
     CHECK_INT(f[1], -3);
     dst = k;
     s = (struct zt_combine){2, 1, (const void *const[]){g, h}, &dst, ZT_F64, ZT_F64, ZT_SUM, 3};
-    zt_combine(&s);
+    combine(&s);
     CHECK(k[0] == 1.0 + 1e-15 && k[0] != 1.0);
     s.op = ZT_MAX;
-    zt_combine(&s);
+    combine(&s);
     CHECK(k[0] == 1.0 && isnan(k[2]));
 }
 
-TEST(maximum_keeps_nan_on_either_side)
+TEST(whole_numbers_and_doubles_have_their_own_type)
+{
+    EACH_ISA(check_whole_numbers_and_doubles_have_their_own_type());
+}
+
+static void check_maximum_keeps_nan_on_either_side(void)
 {
     float a[] = {NAN, 1, -INFINITY}, b[] = {1, NAN, -2}, out[3];
     void *dst = out;
     struct zt_combine s = {2, 1, (const void *const[]){a, b}, &dst, ZT_F32, ZT_F32, ZT_MAX, 3};
-    zt_combine(&s);
+    combine(&s);
     CHECK(isnan(out[0]) && isnan(out[1]) && out[2] == -2);
+}
+
+TEST(maximum_keeps_nan_on_either_side)
+{
+    EACH_ISA(check_maximum_keeps_nan_on_either_side());
 }
 
 /* Heads and tails of every alignment, below and above the size where stores stream. */
