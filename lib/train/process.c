@@ -17,10 +17,14 @@ static int64_t field_kb(const char *path, const char *key)
     return kb * 1024;
 }
 
-void zt_process_memory(int64_t *rss_peak, int64_t *pss)
+int64_t zt_process_rss_peak(void)
 {
-    *rss_peak = field_kb("/proc/self/status", "VmHWM:");
-    *pss = field_kb("/proc/self/smaps_rollup", "Pss:");
+    return field_kb("/proc/self/status", "VmHWM:");
+}
+
+int64_t zt_process_pss(void)
+{
+    return field_kb("/proc/self/smaps_rollup", "Pss:");
 }
 
 /* Rate of a matmul that fills the caches: what MFU on a CPU is measured against. */

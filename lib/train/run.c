@@ -113,8 +113,7 @@ static int set_up_data(struct run *run, struct zt_err *err)
 
 static int set_up_engine(struct run *run, struct zt_err *err)
 {
-    int64_t pss;
-    zt_process_memory(&run->rss_before_arenas, &pss);
+    run->rss_before_arenas = zt_process_rss_peak();
     int rc = zt_engine_init(&run->engine, run->plan, run->env->dev, run->env->coll,
                             run->r->optimizer.weight_decay, err);
     if (rc)
@@ -212,11 +211,10 @@ static int between_steps(struct run *run, int64_t done, bool last, struct zt_err
 static int report_step(struct run *run, const struct zt_step_outcome *o, struct zt_err *err)
 {
     const struct zt_plan *p = run->plan;
-    int64_t tokens = run->r->batch.train * p->cfg.seq_len, rss_peak, pss;
+    int64_t tokens = run->r->batch.train * p->cfg.seq_len;
     const struct zt_step_block *sb = &o->result.sb;
     double dt = run->last_done_ns ? (double)(o->done_ns - run->last_done_ns) * 1e-9 : 0;
     run->last_done_ns = o->done_ns;
-    zt_process_memory(&rss_peak, &pss);
     struct zt_metrics m = {
         .step = sb->step + 1,
         .loss = sb->loss,
@@ -232,7 +230,7 @@ static int report_step(struct run *run, const struct zt_step_outcome *o, struct 
                    ? run->flops_per_token * (double)tokens / dt / run->peak_flops
                    : NAN,
         .device_peak_bytes = (int64_t)(p->ledger.peak[ZT_AR_DEVICE] + p->ledger.peak[ZT_AR_SHARED]),
-        .host_peak_bytes = rss_peak,
+        .host_peak_bytes = zt_process_rss_peak(),
     };
     struct zt_str line = {0};
     zt_metrics_to_json(&m, &line);
@@ -301,19 +299,18 @@ static json_t *arenas_json(const size_t bytes[ZT_N_ARENAS])
 static int report_memory(struct run *run, struct zt_err *err)
 {
     size_t touched[ZT_N_ARENAS] = {0};
-    int64_t rss_peak, pss;
     char digest[20];
     for (int a = 0; a < ZT_N_ARENAS; a++)
         if (run->engine.base[a])
             touched[a] = zt_engine_touched(&run->engine, (enum zt_arena_id)a);
-    zt_process_memory(&rss_peak, &pss);
     snprintf(digest, sizeof digest, "%016llx", (unsigned long long)zt_run_digest(&run->engine));
     return report(run,
                   json_pack("{s:s, s:i, s:o, s:o, s:I, s:I, s:I, s:s}", "type", "memory", "rank",
                             run->env->rank, "predicted", arenas_json(run->plan->ledger.peak),
                             "touched", arenas_json(touched), "outside_bytes",
                             (json_int_t)run->rss_before_arenas, "rss_peak_bytes",
-                            (json_int_t)rss_peak, "pss_bytes", (json_int_t)pss, "digest", digest),
+                            (json_int_t)zt_process_rss_peak(), "pss_bytes",
+                            (json_int_t)zt_process_pss(), "digest", digest),
                   err);
 }
 

@@ -46,8 +46,12 @@ int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, in
  */
 uint64_t zt_run_digest(const struct zt_engine *e);
 
-/* Bytes of this process: resident high-water mark and proportional share now; 0 when not known. */
-void zt_process_memory(int64_t *rss_peak, int64_t *pss);
+/*
+ * Bytes of this process: resident high-water mark, and proportional share now (it walks all pages: not
+ * for every step). 0 when not known.
+ */
+int64_t zt_process_rss_peak(void);
+int64_t zt_process_pss(void);
 
 /* Measured fp32 matmul rate of one worker, FLOP/s (CPU); 0 when not known. */
 double zt_run_peak_flops(struct zt_dev *dev, int n_threads);
