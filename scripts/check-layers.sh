@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check-layers.sh: the written dependency order of lib/ (lib/README.md, "Layers"). A layer may include
-# itself and what stands after its colon; nothing else.
+# check-layers.sh: what may be included where (lib/README.md, "Layers"), and in which order. A layer may
+# include itself and what stands after its colon; nothing else.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 allowed="
@@ -18,31 +18,53 @@ launch: base coll dev
 train: base dev coll model plan recipe data optim ckpt metrics
 "
 status=0
+
+fail() {
+    echo "$1"
+    status=1
+}
+
 while IFS=: read -r layer below; do
     [ -n "$layer" ] || continue
-    for f in $(git ls-files "lib/$layer/*.[ch]"); do
-        while read -r inc; do
-            used=${inc%%/*}
-            case " $layer $below " in
-            *" $used "*) ;;
-            *)
-                echo "$f: lib/$layer may not include $inc (scripts/check-layers.sh)"
-                status=1
-                ;;
-            esac
-        done < <(sed -n 's/^#include "\([a-z]*\/[^"]*\)".*/\1/p' "$f")
-    done
+    while IFS=: read -r file inc; do
+        case " $layer $below " in
+        *" ${inc%%/*} "*) ;;
+        *) fail "$file: lib/$layer may not include $inc (scripts/check-layers.sh)" ;;
+        esac
+    done < <(git grep -E '^#include "[a-z]+/' -- "lib/$layer/*.[ch]" | sed 's/#include "\([^"]*\)".*/\1/')
 done <<<"$allowed"
-for d in lib/*/; do
-    d=${d#lib/}
-    d=${d%/}
-    case "$allowed" in *"
-$d:"*) ;; *)
-        [ -z "$(git ls-files "lib/$d")" ] || {
-            echo "lib/$d: not in scripts/check-layers.sh"
-            status=1
-        }
-        ;;
+
+for layer in $(git ls-files 'lib/*/*' | cut -d/ -f2 | sort -u); do
+    case "$allowed" in
+    *$'\n'"$layer:"*) ;;
+    *) fail "lib/$layer: not in scripts/check-layers.sh" ;;
     esac
+done
+
+# Order: NAME.c includes its NAME.h first, alone; then groups of <system> headers, then groups of
+# "project" headers. clang-format sorts within a group.
+mapfile -t files < <(git ls-files '*.c' '*.h')
+for file in "${files[@]}"; do
+    own=${file%.c}.h
+    { [ "$own" != "$file" ] && [ -e "$own" ]; } || own=
+    own=${own#lib/}
+    awk -v file="$file" -v own="$own" '
+        function wrong(why) { print file ":" NR ": " why " (scripts/check-layers.sh)"; bad = 1 }
+        /^#if/ { depth++ }
+        /^#endif/ { depth-- }
+        !/^#include/ || depth > (file ~ /h$/) { kind = ""; next } # below #if: where it is needed
+        {
+            before = kind
+            kind = substr($2, 1, 1)
+            if (n == 0 && own != "" && $2 != "\"" own "\"")
+                wrong("\"" own "\" comes first")
+            if (before == "" && ++groups && kind == "<" && project && !(groups == 2 && n == 1))
+                wrong("system headers come before those of the project")
+            if (before != "" && kind != before)
+                wrong("system and project headers in one group")
+            project = project || kind == "\""
+            n++
+        }
+        END { exit bad }' "$file" || status=1
 done
 exit $status

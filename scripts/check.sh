@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# check.sh: form. Formatting, layers, warnings as errors with both compilers, static analysis, manuals.
-# Prints one test line each; details of what is wrong go before it.
+# check.sh: form. Formatting, layers, warnings as errors with both compilers, static analysis, manuals,
+# scripts. Prints one test line each; details of what is wrong go before it. Formatting and analysis differ
+# between versions of LLVM: 14 counts.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
 status=0
-mapfile -t sources < <(git ls-files 'cmd/*.[ch]' 'lib/*.[ch]' 'test/*.[ch]' 'cuda/*')
 
 verdict() { # NAME STATUS
     if [ "$2" = 0 ]; then
@@ -15,37 +16,57 @@ verdict() { # NAME STATUS
     fi
 }
 
-have() { # TOOL NAME: skips the check when the tool is missing
-    command -v "$1" >/dev/null || {
-        echo "skip check $2: $1 is not installed"
-        return 1
-    }
-}
+skip() { echo "skip check $1: $2"; }
 
-have clang-format format && {
-    clang-format --dry-run --Werror "${sources[@]}"
+# find_tool NAME: sets `tool` to NAME-14, or to NAME if there is no other.
+find_tool() { tool=$(command -v "$1-14" || command -v "$1"); }
+
+# llvm_14 NAME: the same, and it is version 14.
+llvm_14() { find_tool "$1" && "$tool" --version | grep -q 'version 14\.'; }
+
+mapfile -t sources < <(git ls-files 'cmd/*.[ch]' 'lib/*.[ch]' 'test/*.[ch]' 'cuda/*')
+if llvm_14 clang-format; then
+    "$tool" --dry-run --Werror "${sources[@]}"
     verdict format $?
-}
+else
+    skip format "clang-format 14 is not installed"
+fi
+
 scripts/check-layers.sh
-verdict layers $?
-have clang "clang warnings" && {
-    make -s -j"$(nproc)" CC=clang SAN= B=build/clang OPT=-O1 all tests 2>&1 | tail -n 40
-    verdict "clang warnings" "${PIPESTATUS[0]}"
-}
-have clang-tidy "static analysis" && {
-    mapfile -t units < <(git ls-files 'cmd/*.c' 'lib/*.c')
-    printf '%s\n' "${units[@]}" | xargs -P "$(nproc)" -n 8 clang-tidy --quiet \
-        --warnings-as-errors='*' 2>/dev/null -- -std=c11 -D_GNU_SOURCE -Ilib -DZT_ISA=check
+verdict "layers and includes" $?
+
+make -s -j"$(nproc)" SAN= all tests
+verdict "gcc warnings" $?
+
+# Compiled for its warnings only: libomp would be a second OpenMP beside the one that oneDNN uses.
+if find_tool clang; then
+    make -s -j"$(nproc)" CC="$tool" SAN= B=build/clang OPT=-O1 OPENMP=-fopenmp-simd all tests
+    verdict "clang warnings" $?
+else
+    skip "clang warnings" "clang is not installed"
+fi
+
+if llvm_14 clang-tidy; then
+    make -s -k -j"$(nproc)" TIDY="$tool" tidy
     verdict "static analysis" $?
-}
-have mandoc manuals && {
+else
+    skip "static analysis" "clang-tidy 14 is not installed"
+fi
+
+if command -v mandoc >/dev/null; then
     mandoc -T lint -W warning man/*
     verdict manuals $?
-}
-have shellcheck scripts && {
-    git ls-files '*.sh' .ci/run | xargs shellcheck -S warning
+else
+    skip manuals "mandoc is not installed"
+fi
+
+if command -v shellcheck >/dev/null; then
+    git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
     verdict scripts $?
-}
-! git grep -nE 'TODO|FIXME|XXX|HACK' -- '*.c' '*.h' '*.sh' ':!scripts/check.sh'
+else
+    skip scripts "shellcheck is not installed"
+fi
+
+! git grep -nwE 'TODO|FIXME|XXX|HACK' -- '*.c' '*.h' '*.sh' '*.py' Makefile ':!scripts/check.sh'
 verdict leftovers $?
 exit $status

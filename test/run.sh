@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [SUITE...]: run test suites and count. Suites, in the order of "all":
-#   check   formatting, layers, static analysis, manuals
+#   check   formatting, layers, warnings, static analysis, manuals
 #   unit    C tests of each layer, release build
 #   fuzz    fuzz corpora as tests
 #   cli     command-line tests with golden output
@@ -8,61 +8,75 @@
 #   parity  whole trainings: stages, ranks, accumulation, precision, overlap
 #   asan    unit tests, corpora and a training under AddressSanitizer and UBSan
 #   tsan    tests with threads, and trainings, under ThreadSanitizer
-#   interop files exchanged with the Python libraries (skipped where they cannot be had)
-# Each test prints one line: "ok NAME", "not ok NAME: why" or "skip NAME: why". A program that ends
-# badly without saying so counts as a failure.
+# Each test prints one line: "ok NAME", "not ok NAME: why" or "skip NAME: why". A program that prints
+# none, or ends badly without saying so, counts as a failure. The last line is the count.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] && [ "${suites[0]}" != all ] ||
-    suites=(check unit fuzz cli fault parity asan tsan interop)
+    suites=(check unit fuzz cli fault parity asan tsan)
 mkdir -p build
 log=build/test.log
 : >"$log"
+out=$(mktemp build/out.XXXXXX) || exit 1
+trap 'rm -f "$out"' EXIT
+trap 'exit 130' INT TERM
 
-# run NAME COMMAND...: one program that prints test lines.
+# run NAME COMMAND...: one program that prints test lines. Shows skips, failures with what was printed
+# before them, and what takes long.
 run() {
-    local name=$1 out status
+    local name=$1 status bad start=$SECONDS
     shift
-    out=$(mktemp build/out.XXXXXX)
-    "$@" >"$out" 2>&1
+    "$@" >"$out" 2>&1 </dev/null
     status=$?
-    grep -E '^(ok|not ok|skip) ' "$out" >>"$log"
-    if [ $status -ne 0 ] && ! grep -q '^not ok ' "$out"; then
+    grep -aE '^(ok|not ok|skip) ' "$out" >>"$log"
+    bad=$(grep -ac '^not ok ' "$out")
+    if [ $status -gt 128 ] || { [ $status -ne 0 ] && [ "$bad" = 0 ]; }; then
         echo "not ok $name: ended with status $status" | tee -a "$log"
+    elif [ $status -eq 0 ] && [ "$bad" != 0 ]; then
+        echo "not ok $name: a failed test, but exit status 0" | tee -a "$log"
+    elif ! grep -qaE '^(ok|not ok|skip) ' "$out"; then
+        echo "not ok $name: ran no test" | tee -a "$log"
     fi
-    if [ $status -ne 0 ] || grep -q '^not ok ' "$out"; then
-        sed "s|^|    $name: |" "$out" | tail -n 60
+    if [ $status -ne 0 ] || [ "$bad" != 0 ]; then
+        grep -av '^ok ' "$out" | tail -n 100 | sed "s|^|    $name: |"
+    else
+        grep -a '^skip ' "$out"
     fi
-    grep '^skip ' "$out"
-    rm -f "$out"
+    [ $((SECONDS - start)) -lt 20 ] || echo "   $name: $((SECONDS - start)) s"
 }
 
-# build WHAT [VAR=VALUE...]: a failing build is a failing test, not an abort.
+# build [TARGET|VAR=VALUE]...: a failing build is a failing test, not an abort.
 build() {
-    local out
-    if out=$(make -s -j"$(nproc)" "$@" 2>&1); then
+    if make -s -j"$(nproc)" "$@" >"$out" 2>&1; then
         echo "ok build $*" >>"$log"
     else
-        echo "not ok build $*: does not build" | tee -a "$log"
-        printf '%s\n' "$out" | tail -n 40
+        echo "not ok build $*" | tee -a "$log"
+        head -n 30 "$out" | sed 's|^|    |'
         return 1
     fi
 }
 
-unit_tests() { # FOLDER [PATTERN]
-    local t
-    for t in "$1"/test/*/test_*; do
-        case $t in *.d) continue ;; esac
-        [ -x "$t" ] && [[ $t =~ ${2:-.} ]] && run "${t#build/}" "$t"
+# unit_tests FOLDER [LAYER...]: those that the sources name, so none is missed and none is stale.
+unit_tests() {
+    local folder=$1 layer src t
+    shift
+    for layer in "${@:-*}"; do
+        # shellcheck disable=SC2231 # the layer may be a pattern
+        for src in test/unit/$layer/test_*.c; do
+            t=${src#test/unit/}
+            t=$folder/test/${t%.c}
+            run "${t#build/}" "$t"
+        done
     done
 }
 
 fuzz_corpora() { # FOLDER
-    local f
-    for f in "$1"/test/fuzz/*; do
-        case $f in *.d) continue ;; esac
-        [ -x "$f" ] && run "fuzz ${f##*/}" "$f"
+    local src name
+    for src in test/fuzz/fuzz_*.c; do
+        name=$(basename "$src" .c)
+        run "${1#build/} $name" "$1/test/fuzz/${name#fuzz_}"
     done
 }
 
@@ -77,23 +91,20 @@ suite_fault() {
 }
 suite_parity() { build all && run parity test/parity/run.py build/zerotrain; }
 suite_asan() {
-    export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 LSAN_OPTIONS=suppressions=test/lsan.supp
     build all tests SAN=address || return
+    local -x ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1
+    local -x LSAN_OPTIONS=suppressions=$PWD/test/lsan.supp:print_suppressions=0
+    local -x UBSAN_OPTIONS=print_stacktrace=1
     unit_tests build/address
     fuzz_corpora build/address
     run "parity (asan)" test/parity/run.py --quick build/address/zerotrain
-    unset ASAN_OPTIONS LSAN_OPTIONS
 }
 suite_tsan() {
-    export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=test/tsan.supp OMP_NUM_THREADS=1
     build all tests SAN=thread || return
-    unit_tests build/thread '/(dev|coll|launch|train)/'
+    local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/test/tsan.supp
+    local -x OMP_NUM_THREADS=1
+    unit_tests build/thread dev coll launch train
     run "parity (tsan)" test/parity/run.py --quick build/thread/zerotrain
-    unset TSAN_OPTIONS OMP_NUM_THREADS
-}
-suite_interop() {
-    local t
-    for t in test/interop/*.sh; do [ -x "$t" ] && run "$t" "$t" build/zerotrain; done
 }
 
 for s in "${suites[@]}"; do
@@ -101,16 +112,18 @@ for s in "${suites[@]}"; do
         echo "run.sh: no suite \"$s\"" >&2
         exit 2
     }
+done
+for s in "${suites[@]}"; do
     start=$SECONDS
     echo "== $s"
     "suite_$s"
-    echo "   $((SECONDS - start)) s"
+    echo "   $s: $((SECONDS - start)) s"
 done
 
-passed=$(grep -c '^ok ' "$log")
-failed=$(grep -c '^not ok ' "$log")
-skipped=$(grep -c '^skip ' "$log")
-[ "$failed" = 0 ] || { echo; grep '^not ok ' "$log"; }
+passed=$(grep -ac '^ok ' "$log")
+failed=$(grep -ac '^not ok ' "$log")
+skipped=$(grep -ac '^skip ' "$log")
 echo
+[ "$failed" = 0 ] || grep -a '^not ok ' "$log"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -61,4 +61,18 @@ const char *zt_code_name(int code);
 ZT_NORETURN void zt_assert_fail(const char *file, int line, const char *func, const char *expr,
                                 long long a, long long b);
 
+/* Static analysis does not look into err.c; it learns here that these never return 0. */
+#ifdef __clang_analyzer__
+#define zt_err_not_ok(call)                                                                        \
+    ({                                                                                             \
+        int zt_code_ = (call);                                                                     \
+        if (zt_code_ == 0)                                                                         \
+            __builtin_unreachable();                                                               \
+        zt_code_;                                                                                  \
+    })
+#define zt_err_set(...) zt_err_not_ok(zt_err_set(__VA_ARGS__))
+#define zt_err_errno(...) zt_err_not_ok(zt_err_errno(__VA_ARGS__))
+#define zt_err_wrap(...) zt_err_not_ok(zt_err_wrap(__VA_ARGS__))
+#endif
+
 #endif

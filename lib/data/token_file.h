@@ -2,10 +2,10 @@
  * token_file.h: one file as a run of tokens; the formats and their checks.
  *
  *   text    every byte is a token (vocabulary of 256)
- *   llm.c   256 little-endian int32 (magic, version, count, zeros), then `count` tokens: magic
- * 20240520, version 1: uint16 (GPT-2); magic 20240801, version 7: uint32 (Llama 3) (karpathy/llm.c,
- * dev/data/data_common.py, llmc/dataloader.h) raw     uint16, little-endian, no header (nanoGPT's
- * train.bin)
+ *   llm.c   256 little-endian int32 (magic, version, count, zeros), then `count` tokens:
+ *           magic 20240520, version 1: uint16 (GPT-2); magic 20240801, version 7: uint32 (Llama 3)
+ *           (karpathy/llm.c, dev/data/data_common.py, llmc/dataloader.h)
+ *   raw     uint16, little-endian, no header (nanoGPT's train.bin)
  *
  * With format `auto`, llm.c is known by its magic, and the rest must look like text: a name in .bin
  * or a NUL byte in the first 8 KiB is refused, with a word on data.format. So no header is ever

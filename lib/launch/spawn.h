@@ -2,12 +2,12 @@
 #ifndef ZT_LAUNCH_SPAWN_H
 #define ZT_LAUNCH_SPAWN_H
 
+#include <sys/types.h>
+
 #include "launch/env.h"
 #include "launch/launch.h"
 #include "launch/lines.h"
 #include "launch/link.h"
-
-#include <sys/types.h>
 
 /* What all workers of this agent have in common. */
 struct zt_job {

@@ -1,9 +1,9 @@
 #include "harness.h"
-#include "models.h"
 
 #include <jansson.h>
 
 #include "base/err.h"
+#include "models.h"
 
 static struct zt_model *model_of(const struct zt_model_config *cfg, struct zt_arena *arena)
 {
