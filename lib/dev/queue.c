@@ -213,6 +213,7 @@ void zt_stream_host_call(struct zt_stream *s, zt_host_fn fn, const void *arg, si
 int zt_stream_create(struct zt_dev *dev, const char *name, int n_threads, struct zt_stream **out,
                      struct zt_err *err)
 {
+    ZT_ASSERT_CMP(n_threads, >=, 1);
     struct zt_stream *s = zt_xcalloc(1, sizeof *s);
     s->dev = dev;
     s->n_threads = n_threads;

@@ -60,7 +60,7 @@ static inline __m512 exp_v16(__m512 x)
 
 static inline __mmask16 first_lanes(int64_t n)
 {
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1);
 }
 
 #endif

@@ -1,5 +1,7 @@
 #include "dev_test.h"
 
+#include "dev/sanitize.h"
+
 TEST(dev_cpu_isa_is_checked)
 {
     struct zt_dev *d = NULL;
@@ -49,6 +51,24 @@ TEST(dev_cpu_memory)
     CHECK(strstr(err.msg, size));
     CHECK_INT(ops->alloc(r.dev, SIZE_MAX - 5, &p, &err), ZT_ENOMEM);
     rig_close(&r);
+}
+
+#if ZT_ASAN
+int __asan_address_is_poisoned(void const volatile *addr);
+#endif
+
+TEST(dev_poison)
+{
+#if ZT_ASAN
+    static _Alignas(64) unsigned char bytes[128];
+    zt_dev_poison(bytes + 64, 64);
+    CHECK(!__asan_address_is_poisoned(bytes + 63));
+    CHECK(__asan_address_is_poisoned(bytes + 64) && __asan_address_is_poisoned(bytes + 127));
+    zt_dev_unpoison(bytes + 64, 64);
+    CHECK(!__asan_address_is_poisoned(bytes + 64));
+#else
+    SKIP("only with SAN=address");
+#endif
 }
 
 /* A larger shape never needs less; a plan sizes one workspace by the largest. */

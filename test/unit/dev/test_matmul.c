@@ -264,4 +264,22 @@ TEST(dev_matmul_gelu_tails)
     }
 }
 
+TEST(dev_matmul_repeats_bit_for_bit)
+{
+    static const struct matmul_case big = {300,         200,  500,   false, true, false,
+                                           ZT_EPI_GELU, true, false, false, 0};
+    struct operands o = make_operands(&big, ZT_F32);
+    struct tensor again = tensor_out(o.c.n, ZT_F32);
+    FOR_EACH_RIG(r)
+    {
+        RUN(r, matmul, &o.args);
+        o.args.c = again.ref;
+        RUN(r, matmul, &o.args);
+        o.args.c = o.c.ref;
+        CHECK(memcmp(o.c.ref.ptr, again.ref.ptr, (size_t)again.n * sizeof(float)) == 0);
+    }
+    tensor_free(&again);
+    free_operands(&o);
+}
+
 TEST_MAIN()
