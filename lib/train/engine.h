@@ -50,7 +50,7 @@ struct zt_engine {
     struct zt_event outcome_events[2];
     int64_t n_train_runs;
 
-    bool serial;              /* debug: finish each op before the next is submitted */
+    bool serial; /* debug: one op at a time, alone with the bytes that it declared (sanitizers) */
     struct zt_op_time *times; /* (n_ops) of the last TRAIN run, when tracing; else NULL */
 };
 

@@ -20,7 +20,8 @@ struct job {
     struct zt_shm_job shm;
     int arena_fds[MAX_RANKS];
     bool trace, serial;
-    int drop_wait; /* index into TRAIN's waits of rank 0, -1: none */
+    int drop_wait;   /* index into TRAIN's waits of rank 0, -1: none */
+    int drop_access; /* index into TRAIN's ops: its last access of rank 0 is not declared */
 };
 
 struct rank {
@@ -103,6 +104,14 @@ static void drop_wait(struct zt_program *prog, int wait)
     }
 }
 
+/* A planted fault: the op touches more of its last operand than it declares. */
+static void shrink_access(struct zt_program *prog, int op)
+{
+    struct zt_access *a =
+        &prog->accesses[prog->ops[op].first_access + prog->ops[op].n_accesses - 1];
+    a->end = a->begin + (a->end - a->begin) / 2;
+}
+
 static void *rank_main(void *p)
 {
     struct rank *r = p;
@@ -126,6 +135,8 @@ static void *rank_main(void *p)
         rc = zt_plan_build(j->model, &j->cfg, r->rank, &plan, &r->err);
     if (!rc && j->drop_wait >= 0 && r->rank == 0)
         drop_wait(&plan->programs[ZT_PROG_TRAIN], j->drop_wait);
+    if (!rc && j->drop_access >= 0 && r->rank == 0)
+        shrink_access(&plan->programs[ZT_PROG_TRAIN], j->drop_access);
     if (!rc)
         rc = zt_dataset_open(&opts, &data, &r->err);
     if (!rc)
@@ -201,6 +212,7 @@ static struct job job(int n_ranks, int stage, enum zt_dtype dtype)
 {
     return (struct job){.n_ranks = n_ranks,
                         .drop_wait = -1,
+                        .drop_access = -1,
                         .cfg = {.stage = stage,
                                 .dtype = dtype,
                                 .micro_batch = 2,
@@ -273,17 +285,23 @@ TEST(engine_stages_same_bits_without_overlap)
     same_bits_in_all_stages(2, ZT_F32, false);
 }
 
-/* Finishing every op before the next one is submitted must change nothing but time. */
+/*
+ * One op at a time changes nothing but time. In AddressSanitizer builds each op is then alone with the
+ * bytes that it declared: touching any other is an error.
+ */
 TEST(engine_serial_same_bits)
 {
-    struct bits a, b;
-    struct job j = job(2, 3, ZT_F32);
-    collect(&j, &a);
-    RETURN_IF_FAILED();
-    j.serial = true;
-    collect(&j, &b);
-    RETURN_IF_FAILED();
-    CHECK(memcmp(&a, &b, sizeof a) == 0);
+    for (int stage = 0; stage < 4; stage++) {
+        struct bits a, b;
+        struct job j = job(2, stage, stage & 1 ? ZT_BF16 : ZT_F32);
+        j.cfg.accum = 2;
+        collect(&j, &a);
+        RETURN_IF_FAILED();
+        j.serial = true;
+        collect(&j, &b);
+        RETURN_IF_FAILED();
+        CHECK(memcmp(&a, &b, sizeof a) == 0);
+    }
 }
 
 TEST(engine_recompute_same_bits)
@@ -372,6 +390,27 @@ TEST(engine_tsan_sees_a_dropped_wait)
     for (int w = 0; w < n_waits; w++)
         if (run_with_dropped_wait(w) != 66)
             FAIL("wait %d was left out and nothing was reported", w);
+}
+#endif
+
+#ifdef __SANITIZE_ADDRESS__
+/* An op that touches what it did not declare is caught: the embedding writes its whole x_out. */
+TEST(engine_asan_sees_an_undeclared_access)
+{
+    struct job j = job(2, 2, ZT_F32);
+    struct rank ranks[MAX_RANKS];
+    j.serial = true;
+    if (getenv("ZT_SHRINK_ACCESS")) {
+        j.drop_access = 0;
+        run_job(&j, ranks);
+        return;
+    }
+    char cmd[4096], self[2048];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n < 0 ? 0 : n] = '\0';
+    snprintf(cmd, sizeof cmd,
+             "ZT_SHRINK_ACCESS=1 '%s' undeclared_access 2>&1 | grep -q use-after-poison", self);
+    CHECK(system(cmd) == 0);
 }
 #endif
 
