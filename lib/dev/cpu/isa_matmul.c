@@ -73,8 +73,7 @@ static void gelu_grad_row(const float *x_row, float *g, int64_t n)
     }
 }
 
-/* Elements [at, at + n) of C (a piece of one row, columns from j on), x their sums on the way in.
- */
+/* Elements [at, at + n) of C, a piece of one row from column j on; x holds their sums. */
 static void epilogue_piece(const struct zt_matmul *a, int64_t at, int64_t j, int64_t n, float *x)
 {
     float buf[CHUNK];
