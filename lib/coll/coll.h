@@ -12,8 +12,15 @@
  * types, and rounded once to the type of the output; so an all-reduce is exactly a reduce-scatter
  * followed by an all-gather, and results do not depend on transport, chunking or timing.
  *
- * Buffers that peers read (all `send` arguments) must lie in an arena from alloc_shared(). Failure
- * (a dead peer, an abort) fails the stream with ZT_EPEER within a second; it never hangs.
+ * Order: a call's place in its group's order is given when it is enqueued, so a group may be used
+ * on several streams (enqueued by one thread at a time); a call waits for its turn. send and recv are
+ * matched in order for each pair of ranks and direction, whatever the group.
+ *
+ * Buffers that peers read (all `send` arguments, and broadcast's on the root) must lie in an arena
+ * from alloc_shared(), unless they are empty or the group has one member. Failure never hangs: a call
+ * that fails aborts the job's collectives, and so does the launcher for a dead process; every pending
+ * and later call of every rank then fails its stream with ZT_EPEER within a second. Calls that do not
+ * match fail with ZT_EPROTO on all members, naming two ranks and what they called.
  */
 #ifndef ZT_COLL_COLL_H
 #define ZT_COLL_COLL_H
@@ -32,13 +39,20 @@ struct zt_coll_ops {
     const char *name;
     bool peers_read_memory; /* send buffers must come from alloc_shared (else: any device memory) */
 
-    /* Arenas that peers read. Blocking and collective over the world: all ranks call it alike. */
+    /*
+     * Arenas that peers read; zeroed, 2 MiB aligned, freed with the transport. Blocking and collective
+     * over the world: all ranks call it, each with its own size (> 0). At most 16 calls over shared
+     * memory. ZT_ENOMEM when all sizes together exceed what the device has free. Fails on all ranks.
+     */
     int (*alloc_shared)(struct zt_coll *c, size_t bytes, void **out, struct zt_err *err);
 
     /* Host barrier over the world; blocking. */
     int (*barrier)(struct zt_coll *c, struct zt_err *err);
 
-    /* recv = sum/max over the group of send; count elements. In place when send == recv. */
+    /*
+     * recv = sum/max over the group of send; count elements. In place when send == recv. Large ones
+     * are fast only where recv too lies in an arena. The maximum of anything and NaN is NaN.
+     */
     void (*all_reduce)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
                        void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op);
 
@@ -107,7 +121,10 @@ int zt_shm_job_create(int n_ranks, int *control_fd, int *arena_fds,
 /* Launcher side: wake and fail everybody who waits (a worker died). Async-signal-safe. */
 void zt_shm_job_abort(int control_fd);
 
-/* Worker side. Blocks until all ranks are there (ZT_EPEER when the job is aborted meanwhile). */
+/*
+ * Worker side. The descriptors stay the caller's, open while the transport lives. Blocks until all
+ * ranks are there (ZT_EPEER when the job is aborted meanwhile).
+ */
 int zt_shm_coll_create(const struct zt_shm_job *job, struct zt_dev *dev, const struct zt_mesh *mesh,
                        int rank, struct zt_coll **out, struct zt_err *err) ZT_MUST_CHECK;
 

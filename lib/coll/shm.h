@@ -2,13 +2,11 @@
  * shm.h: inside of the shared-memory transport (private to lib/coll).
  *
  * Files: shm_job.c launcher side; shm_sync.c gates and the meeting of a group; shm_coll.c joining
- * and arenas; shm_ops.c calls and tasks; shm_reduce.c and shm_move.c the algorithms; combine.c
- * sums.
+ * and arenas; shm_ops.c calls and tasks; shm_reduce.c and shm_move.c the algorithms.
  *
  * Control block (one memfd, made and sealed by the launcher, zeroed):
  *
- *     header | members (rank) | slots (group mask, rank) | pairs (from, to) | counts (mask, rank,
- * j)
+ *     header | members (rank) | slots (mask, rank) | pairs (from, to) | counts (mask, rank, j)
  *
  * Each slot has one writer. A rank *arrives* by writing what it calls into its slot and then moving
  * the slot's epoch forward; it waits until every member's epoch is there too. No counter is shared,
@@ -203,13 +201,12 @@ int zt_shm_meet(struct shm_op *op, int status) ZT_MUST_CHECK;
 /* Wait for all members once more. */
 int zt_shm_part(struct shm_op *op) ZT_MUST_CHECK;
 
-/* A task as its peers see it; whether two ranks call the same (ranges and status may differ). */
+/* A task as its peers see it. */
 void zt_shm_call_of(struct shm_call *call, const struct shm_task *task);
-bool zt_shm_same_call(const struct shm_call *a, const struct shm_call *b);
 
 /* Error texts. */
 const char *zt_shm_describe(char *buf, size_t buf_bytes, const struct shm_call *call);
-int zt_shm_aborted(const struct shm_op *op, const char *waiting_for) ZT_MUST_CHECK;
+int zt_shm_aborted(const struct shm_op *op, const char *where) ZT_MUST_CHECK;
 int zt_shm_mismatch(const struct shm_op *op, int rank, const struct shm_call *call, int other_rank,
                     const struct shm_call *other) ZT_MUST_CHECK;
 
@@ -228,17 +225,17 @@ void *zt_shm_at(const struct shm_coll *c, int rank, struct shm_range range, size
 bool zt_shm_source(const struct shm_op *op, int i, const struct shm_call *call, size_t bytes,
                    const void **out) ZT_MUST_CHECK;
 
-/*
- * ---- algorithms (shm_reduce.c, shm_move.c), for more than one rank. Those of a group run after it
- * met, and end when all have read. ----
- */
+/* ---- algorithms (shm_reduce.c, shm_move.c), for groups of more than one ---- */
 
+/* After the group has met; they end when all have read. */
 int zt_shm_all_reduce(struct shm_op *op) ZT_MUST_CHECK;
 int zt_shm_reduce_scatter(struct shm_op *op) ZT_MUST_CHECK;
 int zt_shm_all_gather(struct shm_op *op) ZT_MUST_CHECK;
 int zt_shm_broadcast(struct shm_op *op) ZT_MUST_CHECK;
 int zt_shm_all_to_all(struct shm_op *op) ZT_MUST_CHECK;
 void zt_shm_publish_counts(const struct shm_op *op); /* of all_to_all, before meeting */
+
+/* Between two ranks; nobody else meets. */
 int zt_shm_send(struct shm_op *op) ZT_MUST_CHECK;
 int zt_shm_recv(struct shm_op *op) ZT_MUST_CHECK;
 

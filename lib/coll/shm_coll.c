@@ -13,7 +13,7 @@
 enum {
     PAGE_BYTES = 64 * 1024,       /* a multiple of every page size in use */
     HUGE_BYTES = 2 * 1024 * 1024, /* segments start at multiples, in the file and in memory */
-    SPINS_ALONE = 4000,           /* some 50 us: less than falling asleep and waking costs twice */
+    SPINS_ALONE = 1000,           /* 30 to 50 us: about what falling asleep and waking cost */
     SPINS_CROWDED = 50,           /* more ranks than cores: the peer needs our core to arrive */
 };
 
@@ -51,8 +51,7 @@ static void unmap(void *ctx, void *p, size_t bytes)
 
 static const struct zt_shm_vm usual_vm = {.map = map_aligned, .unmap = unmap};
 
-/* Size of a descriptor that nobody can shrink under our mapping; else SIGBUS would be a peer's to
- * give. */
+/* Size of a descriptor that no peer can shrink under our mapping, which would give us SIGBUS. */
 static int sealed_bytes(int fd, const char *what, int rank, size_t *bytes, struct zt_err *err)
 {
     struct stat st;
@@ -69,7 +68,7 @@ static int sealed_bytes(int fd, const char *what, int rank, size_t *bytes, struc
 
 static int map_control(struct shm_coll *c, const struct zt_shm_job *job, struct zt_err *err)
 {
-    size_t bytes;
+    size_t bytes = 0;
     int rc = sealed_bytes(job->control_fd, "the control block", c->base.rank, &bytes, err);
     if (rc)
         return rc;
@@ -134,7 +133,7 @@ static int join(struct shm_coll *c, struct zt_err *err)
         me->mesh[a] = c->base.mesh.size[a];
     int rc = agree(c, SHM_JOIN, next_seq(c), ZT_OK, err);
     for (int r = 0; r < c->n_ranks && !rc; r++)
-        if (memcmp(c->ctl->members[r].mesh, c->ctl->members[0].mesh, sizeof me->mesh))
+        if (memcmp(c->ctl->members[r].mesh, c->ctl->members[0].mesh, sizeof me->mesh) != 0)
             rc = zt_err_set(err, ZT_EPROTO, "shared memory: rank %d has another mesh than rank 0",
                             r);
     return rc;
@@ -239,7 +238,7 @@ void *zt_shm_at(const struct shm_coll *c, int rank, struct shm_range range, size
 /* All ranks allocate at once from the memory of one host: what all of them want must be free. */
 static int check_free(const struct shm_coll *c, const struct shm_segment *s, struct zt_err *err)
 {
-    size_t want = 0, have, total;
+    size_t want = 0, have = 0, total = 0;
     bool fits = true;
     for (int r = 0; r < c->n_ranks; r++)
         fits = fits && zt_add_size(want, s->bytes[r], &want);
@@ -284,7 +283,7 @@ static int make_own(const struct shm_coll *c, struct shm_segment *s, struct zt_e
 
 static int map_peer(const struct shm_coll *c, struct shm_segment *s, int rank, struct zt_err *err)
 {
-    size_t at = c->arena_ends[rank], bytes = s->bytes[rank], size;
+    size_t at = c->arena_ends[rank], bytes = s->bytes[rank], size = 0;
     int rc = sealed_bytes(c->arena_fds[rank], "the arena", rank, &size, err);
     if (rc)
         return rc;
@@ -316,8 +315,10 @@ static int open_segment(struct shm_coll *c, uint32_t k, struct zt_err *err)
     return ZT_OK;
 }
 
-/* Every step ends in agreement: sizes known; enough found free by all, before any takes some;
- * taken; mapped by all. */
+/*
+ * Every step ends in agreement: sizes known; enough found free by all, before any takes some; taken;
+ * mapped by all.
+ */
 static int alloc_steps(struct shm_coll *c, uint32_t k, uint32_t seq, int status, struct zt_err *err)
 {
     struct shm_segment *s = &c->segments[k];

@@ -142,13 +142,14 @@ void zt_shm_job_abort(int control_fd)
 {
     int saved = errno;
     struct stat st;
-    if (fstat(control_fd, &st) == 0 && st.st_size >= (off_t)sizeof(struct shm_control)) {
-        size_t bytes = (size_t)st.st_size;
-        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, control_fd, 0);
-        if (p != MAP_FAILED) {
-            zt_shm_abort(p);
-            munmap(p, bytes);
-        }
+    size_t bytes = fstat(control_fd, &st) == 0 ? (size_t)st.st_size : 0;
+    struct shm_control *ctl = MAP_FAILED;
+    if (bytes >= sizeof *ctl)
+        ctl = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, control_fd, 0);
+    if (ctl != MAP_FAILED) {
+        if (ctl->magic == SHM_MAGIC && bytes == zt_shm_control_bytes((int)ctl->n_ranks))
+            zt_shm_abort(ctl);
+        munmap(ctl, bytes);
     }
     errno = saved;
 }

@@ -70,11 +70,11 @@ static bool ends_fit(const struct shm_call *a, const struct shm_call *b)
 
 static int wait_for_peer(struct shm_op *op, struct shm_gate *gate)
 {
-    char who[16];
+    char where[48];
     if (zt_shm_gate_wait(op->c, gate, op->task->seq))
         return ZT_OK;
-    snprintf(who, sizeof who, "rank %d", op->ranks[op->task->root]);
-    return zt_shm_aborted(op, who);
+    snprintf(where, sizeof where, "while waiting for rank %d", op->ranks[op->task->root]);
+    return zt_shm_aborted(op, where);
 }
 
 int zt_shm_send(struct shm_op *op)

@@ -44,12 +44,12 @@ static int run_alone(const struct shm_task *t, struct zt_err *err)
     return ZT_OK;
 }
 
-static int run_group(const struct shm_task *t, struct zt_err *err)
+static int run_in_turn(const struct shm_task *t, struct zt_err *err)
 {
     struct shm_op op;
     zt_shm_op_init(&op, t, err);
-    if (atomic_load(&t->c->ctl->aborted))
-        return zt_shm_aborted(&op, "its turn");
+    if (!zt_shm_gate_wait(t->c, &t->channel->turn, t->seq - 1) || atomic_load(&t->c->ctl->aborted))
+        return zt_shm_aborted(&op, "before it began");
     if (op.n == 1)
         return run_alone(t, err);
     if (kinds[t->kind].paired)
@@ -64,14 +64,7 @@ static int run_group(const struct shm_task *t, struct zt_err *err)
 static int run_task(void *arg, struct zt_err *err)
 {
     const struct shm_task *t = arg;
-    int rc;
-    if (zt_shm_gate_wait(t->c, &t->channel->turn, t->seq - 1)) {
-        rc = run_group(t, err);
-    } else {
-        struct shm_op op;
-        zt_shm_op_init(&op, t, err);
-        rc = zt_shm_aborted(&op, "the call before it");
-    }
+    int rc = run_in_turn(t, err);
     if (rc)
         zt_shm_abort(t->c->ctl);
     else
@@ -79,20 +72,19 @@ static int run_task(void *arg, struct zt_err *err)
     return rc;
 }
 
-/* Bytes that cannot exist become SIZE_MAX, which lies in no arena. */
+/* Counts come from a verified plan; what does not fit into memory is our mistake. */
 static size_t bytes_of(int64_t count, int times, enum zt_dtype dtype)
 {
     size_t bytes;
-    if (!zt_mul_size((size_t)count, (size_t)times, &bytes) ||
-        !zt_mul_size(bytes, zt_dtype_bytes(dtype), &bytes))
-        return SIZE_MAX;
+    ZT_ASSERT_CMP(count, >=, 0);
+    ZT_ASSERT(zt_mul_size((size_t)count, (size_t)times, &bytes) &&
+              zt_mul_size(bytes, zt_dtype_bytes(dtype), &bytes));
     return bytes;
 }
 
 static void enqueue(struct zt_coll *base, struct zt_stream *s, struct shm_task *t)
 {
     struct shm_coll *c = (struct shm_coll *)base;
-    ZT_ASSERT_CMP(t->count, >=, 0);
     ZT_ASSERT_CMP(t->group, <, SHM_N_MASKS);
     t->c = c;
     if (!t->channel)

@@ -40,19 +40,16 @@ bool zt_shm_gate_wait(struct shm_coll *c, struct shm_gate *g, uint32_t epoch)
         cpu_relax();
     }
     const struct timespec limit = {.tv_nsec = SLEEP_NS};
-    bool done, aborted = false;
     atomic_fetch_add(&g->sleepers, 1);
     for (;;) {
         uint32_t now = atomic_load(&g->epoch);
-        /* Arrived comes before aborted: who has all it needs reports what it finds. */
-        done = reached(now, epoch);
-        aborted = atomic_load(&c->ctl->aborted) != 0;
-        if (done || aborted)
+        if (reached(now, epoch) || atomic_load(&c->ctl->aborted))
             break;
         syscall(SYS_futex, &g->epoch, FUTEX_WAIT, now, &limit, NULL, 0);
     }
     atomic_fetch_sub(&g->sleepers, 1);
-    return done || reached(atomic_load(&g->epoch), epoch);
+    /* Looked at after the abort word: a peer that arrived and then aborted has arrived. */
+    return reached(atomic_load(&g->epoch), epoch);
 }
 
 void zt_shm_op_init(struct shm_op *op, const struct shm_task *task, struct zt_err *err)
@@ -93,13 +90,13 @@ const char *zt_shm_describe(char *buf, size_t buf_bytes, const struct shm_call *
     return buf;
 }
 
-int zt_shm_aborted(const struct shm_op *op, const char *waiting_for)
+int zt_shm_aborted(const struct shm_op *op, const char *where)
 {
     char text[160];
     struct shm_call call;
     zt_shm_call_of(&call, op->task);
-    return zt_err_set(op->err, ZT_EPEER, "%s: aborted while waiting for %s",
-                      zt_shm_describe(text, sizeof text, &call), waiting_for);
+    return zt_err_set(op->err, ZT_EPEER, "%s: aborted %s",
+                      zt_shm_describe(text, sizeof text, &call), where);
 }
 
 int zt_shm_mismatch(const struct shm_op *op, int rank, const struct shm_call *call, int other_rank,
@@ -129,15 +126,17 @@ bool zt_shm_source(const struct shm_op *op, int i, const struct shm_call *call, 
 /* The message of an aborted wait names the members that are not at `epoch`. */
 static int aborted_wait(const struct shm_op *op, uint32_t epoch)
 {
-    char who[8 + 4 * ZT_SHM_MAX_RANKS];
-    size_t n = 0;
+    char where[32 + 4 * ZT_SHM_MAX_RANKS] = "while waiting for rank";
+    size_t n = strlen(where);
+    const char *comma = "";
     for (int i = 0; i < op->n; i++) {
         struct shm_slot *slot = zt_shm_slot(op->c->ctl, op->task->group, op->ranks[i]);
-        if (!reached(atomic_load(&slot->gate.epoch), epoch))
-            n +=
-                (size_t)snprintf(who + n, sizeof who - n, "%s%d", n ? ", " : "rank ", op->ranks[i]);
+        if (reached(atomic_load(&slot->gate.epoch), epoch))
+            continue;
+        n += (size_t)snprintf(where + n, sizeof where - n, "%s %d", comma, op->ranks[i]);
+        comma = ",";
     }
-    return zt_shm_aborted(op, n ? who : "its peers");
+    return zt_shm_aborted(op, *comma ? where : "when all had arrived");
 }
 
 static int arrive_and_wait(struct shm_op *op, uint32_t epoch)
@@ -168,7 +167,8 @@ void zt_shm_call_of(struct shm_call *call, const struct shm_task *task)
     };
 }
 
-bool zt_shm_same_call(const struct shm_call *a, const struct shm_call *b)
+/* Where buffers lie, and what the caller met, may differ. */
+static bool same_call(const struct shm_call *a, const struct shm_call *b)
 {
     return a->kind == b->kind && a->dtype == b->dtype && a->recv_dtype == b->recv_dtype &&
            a->redop == b->redop && a->root == b->root && a->group == b->group && a->seq == b->seq &&
@@ -188,7 +188,7 @@ int zt_shm_meet(struct shm_op *op, int status)
     for (int i = 0; i < op->n; i++)
         op->calls[i] = &zt_shm_slot(op->c->ctl, task->group, op->ranks[i])->calls[epoch & 1];
     for (int i = 1; i < op->n; i++)
-        if (!zt_shm_same_call(op->calls[i], op->calls[0]))
+        if (!same_call(op->calls[i], op->calls[0]))
             return zt_shm_mismatch(op, op->ranks[i], op->calls[i], op->ranks[0], op->calls[0]);
     return ZT_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * stream.h: stores that go around the cache. A large output is not read again soon enough to be still
- * in the cache, and an ordinary store would first read the line that it overwrites.
+ * stream.h: stores that go around the cache. An ordinary store first reads the line that it overwrites,
+ * and pushes out lines that may be needed sooner than its own.
  */
 #ifndef ZT_COLL_STREAM_H
 #define ZT_COLL_STREAM_H
@@ -15,7 +15,12 @@
 #define STREAM_HAS_STORES 0
 #endif
 
-enum { STREAM_MIN_BYTES = 256 * 1024 }; /* smaller outputs stay in the cache */
+/*
+ * Smaller outputs stay in the cache for who reads them next. Measured with 32 MB of L3, copy / copy and
+ * read back: 4 MB streamed 75 / 178 us, not 72 / 106; 16 MB 395 / 814, 444 / 621; 64 MB 1858 / 3552,
+ * 3049 / 4663.
+ */
+enum { STREAM_MIN_BYTES = 8 * 1024 * 1024 };
 
 #if STREAM_HAS_STORES
 /* 64 bytes to a multiple of 64. */

@@ -60,7 +60,7 @@ struct bench {
     size_t bytes;
 };
 
-static void die(const char *what, const struct zt_err *err)
+ZT_NORETURN static void die(const char *what, const struct zt_err *err)
 {
     fprintf(stderr, "bench_coll: %s: %s\n", what, err->msg);
     _exit(1);

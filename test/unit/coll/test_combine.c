@@ -1,5 +1,7 @@
 #include "coll/combine.h"
 
+#include "coll/stream.h"
+
 #include "harness.h"
 
 enum { N = 5000 };
@@ -173,16 +175,45 @@ TEST(maximum_keeps_nan_on_either_side)
     EACH_ISA(check_maximum_keeps_nan_on_either_side());
 }
 
+/* Streamed, to two places that are not aligned alike, one of them a source. */
+static void check_large_sums(void)
+{
+    enum { LARGE = STREAM_MIN_BYTES / 2 + 1001 }; /* bf16 elements */
+    uint16_t *src[2] = {malloc(LARGE * 2), malloc(LARGE * 2)}, *out = malloc(LARGE * 2 + 64);
+    uint16_t *want = malloc(LARGE * 2);
+    CHECK(src[0] && src[1] && out && want);
+    for (int i = 0; i < LARGE; i++) {
+        src[0][i] = zt_f32_to_bf16(value(1, i));
+        src[1][i] = zt_f32_to_bf16(value(2, i));
+        want[i] = zt_f32_to_bf16(zt_bf16_to_f32(src[0][i]) + zt_bf16_to_f32(src[1][i]));
+    }
+    const void *srcs[] = {src[0], src[1]};
+    void *dsts[] = {src[1], out + 3};
+    struct zt_combine s = {2, 2, srcs, dsts, ZT_BF16, ZT_BF16, ZT_SUM, LARGE};
+    combine(&s);
+    CHECK(!memcmp(src[1], want, LARGE * 2));
+    CHECK(!memcmp(out + 3, want, LARGE * 2));
+    free(src[0]);
+    free(src[1]);
+    free(out);
+    free(want);
+}
+
+TEST(large_sums_are_streamed)
+{
+    EACH_ISA(check_large_sums());
+}
+
 /* Heads and tails of every alignment, below and above the size where stores stream. */
 TEST(large_copies_copy_every_byte_and_no_other)
 {
-    enum { MAX = 300 * 1024 };
+    enum { MAX = STREAM_MIN_BYTES + 64 * 3 };
     unsigned char *src = malloc(MAX + 256), *dst = malloc(MAX + 256);
     CHECK(src && dst);
     for (int i = 0; i < MAX + 256; i++)
         src[i] = (unsigned char)(i * 31 % 251);
-    for (int shift = 0; shift < 64; shift += 7) {
-        size_t bytes = (size_t)(MAX - shift * 3), from = (size_t)(64 - shift);
+    for (int shift = 0; shift < 66; shift += 11) {
+        size_t bytes = (size_t)(MAX - shift * 6), from = (size_t)(66 - shift);
         memset(dst, 255, MAX + 256);
         zt_copy_large(dst + shift, src + from, bytes);
         CHECK(!memcmp(dst + shift, src + from, bytes));

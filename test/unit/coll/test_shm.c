@@ -1,6 +1,8 @@
 /* Every collective, by every number of ranks, against a scalar reference. */
 #include "ranks.h"
 
+#include "coll/stream.h"
+
 #include "harness.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -128,7 +130,6 @@ static int64_t wrong_copied(const void *p, enum zt_dtype t, int rank, int64_t fr
                       zt_dtype_name(t));                                                           \
     } while (0)
 
-/* Two shared buffers of `bytes`, from two allocations; the second is not at a round address. */
 static void *shared(struct test_rank *r, size_t bytes)
 {
     void *p = NULL;
@@ -303,18 +304,19 @@ static void body_messages(struct test_rank *r)
     free(got);
 }
 
-/* An all-reduce is a reduce-scatter and an all-gather, to the bit, small or large. */
+/* An all-reduce is a reduce-scatter and an all-gather, to the bit: small, large, streamed. */
 static void body_identity(struct test_rank *r)
 {
     const struct zt_coll_ops *ops = r->coll->ops;
     static const enum zt_dtype types[] = {ZT_F32, ZT_BF16, ZT_F16};
-    enum { PART = 40000 };
-    size_t bytes = (size_t)r->n * PART * sizeof(float);
+    const int64_t parts[] = {100, 40000, STREAM_MIN_BYTES / 4 + 64};
+    int n_parts = r->n == 2 ? 3 : 2;
+    size_t bytes = (size_t)(r->n * parts[n_parts - 1]) * sizeof(float);
     char *a = shared(r, bytes), *b = shared(r, bytes);
     RANK_CHECK(r, a && b);
-    for (int v = 0; v < (int)ZT_ARRAY_LEN(types) * 2; v++) {
-        enum zt_dtype t = types[v / 2];
-        int64_t count = v % 2 ? PART : 100;
+    for (int v = 0; v < (int)ZT_ARRAY_LEN(types) * n_parts; v++) {
+        enum zt_dtype t = types[v / n_parts];
+        int64_t count = parts[v % n_parts];
         char *part = b + (size_t)(count * r->rank) * zt_dtype_bytes(t);
         fill(a, t, r->rank, 0, count * r->n);
         fill(b, t, r->rank, 0, count * r->n);
@@ -444,6 +446,32 @@ static void body_alone(struct test_rank *r)
         RANK_CHECK(r, wide[i] == zt_bf16_to_f32(a[i]));
 }
 
+/* On the CPU device's streams, with an error that comes out of their synchronisation. */
+static void body_cpu_device(struct test_rank *r)
+{
+    const struct zt_coll_ops *ops = r->coll->ops;
+    struct zt_dev *dev;
+    struct zt_stream *comm;
+    struct zt_err *err = &r->stream.err;
+    const enum zt_dtype t = ZT_F32;
+    const int64_t count = 70000;
+    RANK_OK(r, zt_cpu_dev_create(&dev, NULL, 0, err));
+    RANK_OK(r, dev->ops->stream_create(dev, "comm", 1, &comm, err));
+    r->coll->dev = dev;
+    float *a = shared(r, (size_t)count * sizeof(float));
+    RANK_CHECK(r, a);
+    for (int round = 0; round < 10; round++) {
+        fill(a, t, r->rank, round, count);
+        ops->all_reduce(r->coll, comm, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
+        RANK_OK(r, dev->ops->sync(dev->ops->record(comm), err));
+        RANK_RIGHT(r, wrong_reduced(r, ZT_GROUP_SHARD, a, t, t, ZT_SUM, round, count));
+    }
+    ops->all_reduce(r->coll, comm, ZT_GROUP_SHARD, a, a, 7 + r->rank, t, ZT_SUM);
+    RANK_CHECK(r, dev->ops->sync(dev->ops->record(comm), err) == ZT_EPROTO);
+    dev->ops->stream_free(comm);
+    zt_cpu_dev_free(dev);
+}
+
 #define TEST_RANKS(name)                                                                           \
     TEST(name##_by_2_ranks)                                                                        \
     {                                                                                              \
@@ -452,6 +480,10 @@ static void body_alone(struct test_rank *r)
     TEST(name##_by_3_ranks)                                                                        \
     {                                                                                              \
         CHECK_RANKS(1, 3, body_##name);                                                            \
+    }                                                                                              \
+    TEST(name##_by_5_ranks)                                                                        \
+    {                                                                                              \
+        CHECK_RANKS(1, 5, body_##name);                                                            \
     }                                                                                              \
     TEST(name##_by_8_ranks)                                                                        \
     {                                                                                              \
@@ -475,6 +507,11 @@ TEST(groups_of_a_2_by_3_mesh_at_once)
 TEST(two_streams_on_one_group)
 {
     CHECK_RANKS(1, 2, body_two_streams);
+}
+
+TEST(streams_of_the_cpu_device)
+{
+    CHECK_RANKS(1, 3, body_cpu_device);
 }
 
 TEST(a_group_of_one_copies)
