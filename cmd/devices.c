@@ -1,12 +1,12 @@
 /*
  * devices.c: which devices a run uses, and what to say when there are none.
  */
-#include "cmd.h"
+#include "devices.h"
 
 #include <dirent.h>
 #include <unistd.h>
 
-#include "devices.h"
+#include "cmd.h"
 #include "launch/launch.h"
 
 /* GPUs that the driver shows; no CUDA library is needed for that. */

@@ -1,4 +1,4 @@
-#include "cmd.h"
+#include "display.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
-#include "display.h"
+#include "cmd.h"
 
 struct zt_memory_report {
     bool there;

@@ -48,7 +48,7 @@ for file in "${files[@]}"; do
     own=${file%.c}.h
     { [ "$own" != "$file" ] && [ -e "$own" ]; } || own=
     own=${own#lib/}
-    awk -v file="$file" -v own="$own" '
+    awk -v file="$file" -v own="$own" -v name="${own##*/}" '
         function wrong(why) { print file ":" NR ": " why " (scripts/check-layers.sh)"; bad = 1 }
         /^#if/ { depth++ }
         /^#endif/ { depth-- }
@@ -56,8 +56,8 @@ for file in "${files[@]}"; do
         {
             before = kind
             kind = substr($2, 1, 1)
-            if (n == 0 && own != "" && $2 != "\"" own "\"")
-                wrong("\"" own "\" comes first")
+            if (n == 0 && own != "" && $2 != "\"" own "\"" && $2 != "\"" name "\"")
+                wrong("\"" name "\" comes first")
             if (before == "" && ++groups && kind == "<" && project && !(groups == 2 && n == 1))
                 wrong("system headers come before those of the project")
             if (before != "" && kind != before)

@@ -93,7 +93,6 @@ suite_parity() { build all && run parity test/parity/run.py build/zerotrain; }
 suite_asan() {
     build all tests SAN=address || return
     local -x ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1
-    local -x LSAN_OPTIONS=suppressions=$PWD/test/lsan.supp:print_suppressions=0
     local -x UBSAN_OPTIONS=print_stacktrace=1
     unit_tests build/address
     fuzz_corpora build/address
@@ -101,7 +100,7 @@ suite_asan() {
 }
 suite_tsan() {
     build all tests SAN=thread || return
-    local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/test/tsan.supp
+    local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
     local -x OMP_NUM_THREADS=1
     unit_tests build/thread dev coll launch train
     run "parity (tsan)" test/parity/run.py --quick build/thread/zerotrain
