@@ -3,15 +3,12 @@
 # test suite) on Debian or Ubuntu. Does nothing, and needs no rights, when all of it is there.
 set -eu
 
-packages=(gcc make pkg-config libdnnl-dev libyaml-dev libjansson-dev)
+# A|B: A, or B where the release has no A (or B is there already). LLVM 14 because formatting and
+# analysis differ between its versions.
+packages=(gcc make libc6-dev libdnnl-dev libyaml-dev libjansson-dev)
 if [ "${1:-}" = --test ]; then
-    packages+=(clang clang-format clang-tidy mandoc python3 procps shellcheck)
-    # The sanitizer and fuzzer runtimes of clang; the name depends on the release.
-    if apt-cache show libclang-rt-dev >/dev/null 2>&1; then
-        packages+=(libclang-rt-dev)
-    elif apt-cache show libclang-rt-14-dev >/dev/null 2>&1; then
-        packages+=(libclang-rt-14-dev)
-    fi
+    packages+=("clang-14|clang" "clang-format-14|clang-format" "clang-tidy-14|clang-tidy"
+        git mandoc procps python3 python3-venv shellcheck)
 fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
@@ -20,9 +17,11 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     exit 1
 fi
 
+installed() { dpkg-query -W -f '${Status}\n' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
 missing=()
 for p in "${packages[@]}"; do
-    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+    installed "${p%|*}" || installed "${p#*|}" || missing+=("$p")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
@@ -30,11 +29,20 @@ echo "Installing: ${missing[*]}"
 as_root=()
 if [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null || {
-        echo "Not root and no sudo. Ask an administrator to run: apt-get install ${missing[*]}" >&2
+        echo "Not root and no sudo. Ask an administrator to run: apt-get install ${missing[*]%|*}" >&2
         exit 1
     }
     as_root=(sudo)
 fi
-export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get -q update >/dev/null
-"${as_root[@]}" apt-get -q install -y --no-install-recommends "${missing[@]}" >/dev/null
+
+chosen=()
+for p in "${missing[@]}"; do
+    if apt-cache show "${p%|*}" >/dev/null 2>&1; then
+        chosen+=("${p%|*}")
+    else
+        chosen+=("${p#*|}")
+    fi
+done
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -q install -y --no-install-recommends "${chosen[@]}" >/dev/null
