@@ -3,7 +3,9 @@
 # targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build). CUDA=0|1 forces the CUDA part off or on.
 
 SAN     ?=
-CC      ?= gcc
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
 PREFIX  ?= /usr/local
 OPT     ?= -O2
 ARCH    := $(shell uname -m)
