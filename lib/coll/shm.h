@@ -77,7 +77,8 @@ struct shm_slot {
     struct shm_call calls[2];
 };
 
-/* Messages of one rank to another: `posted` and `send` are the sender's, the rest the receiver's.
+/*
+ * Messages of one rank to another: `posted` and `send` are the sender's, the rest the receiver's.
  */
 struct shm_pair {
     struct shm_gate posted, taken;

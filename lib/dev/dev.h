@@ -91,7 +91,8 @@ struct zt_norm_fwd {
     float *mean, *rstd;  /* (rows) */
 };
 
-/* dx = dresidual + d(norm)/dx . dy; dgamma and dbeta summed over rows. dx may be dresidual or dy.
+/*
+ * dx = dresidual + d(norm)/dx . dy; dgamma and dbeta summed over rows. dx may be dresidual or dy.
  */
 struct zt_norm_bwd {
     int64_t rows, cols;
@@ -288,7 +289,8 @@ struct zt_dev_ops {
     uint32_t abi, struct_bytes; /* ZT_DEV_ABI, sizeof(struct zt_dev_ops): checked when loaded */
     enum zt_dev_kind kind;
 
-    /* Memory. alloc: zero-filled, 2 MiB aligned, touched, huge pages where there are any. Blocking.
+    /*
+     * Memory. alloc: zero-filled, 2 MiB aligned, touched, huge pages where there are any. Blocking.
      */
     int (*alloc)(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err);
     void (*free)(struct zt_dev *d, void *p, size_t bytes);

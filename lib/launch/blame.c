@@ -7,8 +7,10 @@ enum zt_death_kind zt_death_kind(const struct zt_death *d)
     if (d->signal == 0 && d->code == 0)
         return ZT_DEATH_WELL;
     if (d->stop >= ZT_STOP_TERM) {
-        /* After our SIGTERM exit codes mean little; but a crash that was under way (writing its core
-         * may take seconds) still is one, and so is a SIGKILL that we did not send. */
+        /*
+         * After our SIGTERM exit codes mean little; but a crash that was under way (writing its core
+         * may take seconds) still is one, and so is a SIGKILL that we did not send.
+         */
         bool ours = d->signal == 0 || d->signal == SIGTERM ||
                     (d->signal == SIGKILL && d->stop == ZT_STOP_KILL);
         return ours ? ZT_DEATH_OURS : ZT_DEATH_OWN;

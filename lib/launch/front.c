@@ -557,8 +557,10 @@ static int enter(struct front *f, struct process_state *old, struct zt_err *err)
     sigemptyset(&mask);
     for (size_t i = 0; i < ZT_ARRAY_LEN(handled); i++)
         sigaddset(&mask, handled[i]);
-    /* Ignored hang-ups mean nohup. An ignored SIGINT means less: every shell script ignores it for
-     * its background jobs, and who sends it then means us. */
+    /*
+     * Ignored hang-ups mean nohup. An ignored SIGINT means less: every shell script ignores it for
+     * its background jobs, and who sends it then means us.
+     */
     if (sigaction(SIGHUP, NULL, &sa) == 0 && sa.sa_handler != SIG_IGN)
         sigaddset(&mask, SIGHUP);
     f->sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -31,8 +31,10 @@ struct zt_metrics {
 /* Append one JSON object, without a newline: {"type": "step", "step": 100, "loss": 2.345, ...}. */
 void zt_metrics_to_json(const struct zt_metrics *m, struct zt_str *out);
 
-/* The other way. Keys that are not known are left alone; `step` must be there, others may be
- * absent. */
+/*
+ * The other way. Keys that are not known are left alone; `step` must be there, others may be
+ * absent.
+ */
 int zt_metrics_from_json(const char *json, size_t n, struct zt_metrics *m,
                          struct zt_err *err) ZT_MUST_CHECK;
 

@@ -137,7 +137,8 @@ static void gather_grad(struct zt_emit *e, int u, int mb)
     }
 }
 
-/* The elements that UPDATE works on: the whole unit, its own slice, or a buffer of just the slice.
+/*
+ * The elements that UPDATE works on: the whole unit, its own slice, or a buffer of just the slice.
  */
 static void state_slice(struct zt_emit *e, enum zt_role role, int mode, int buf)
 {

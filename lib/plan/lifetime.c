@@ -245,7 +245,8 @@ static bool is_beat(const struct zt_op *op)
            op->kind == ZT_OP_LOAD_UNIT;
 }
 
-/* A buffer last touched off the compute stream outlives one more beat, in the next run if need be.
+/*
+ * A buffer last touched off the compute stream outlives one more beat, in the next run if need be.
  */
 static void widen_by_beats(const struct zt_plan *p, enum zt_program_kind k, struct zt_life *life)
 {

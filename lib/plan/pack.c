@@ -33,7 +33,8 @@ static int length(const struct item *x)
     return x->life.hi - x->life.lo + 1;
 }
 
-/* Ties are broken by position in the program, then by buffer: the result depends on nothing else.
+/*
+ * Ties are broken by position in the program, then by buffer: the result depends on nothing else.
  */
 static int compare_ties(const struct item *x, const struct item *y)
 {

@@ -394,14 +394,16 @@ const char *zt_program_name(enum zt_program_kind k);
 int zt_plan_create(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
                    struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
 
-/* Units of the model for a shard group of n_shards; in plan->arena. Deterministic, rank not read.
+/*
+ * Units of the model for a shard group of n_shards; in plan->arena. Deterministic, rank not read.
  */
 void zt_plan_units(struct zt_plan *p);
 
 /* Emit all programs of the configuration (offsets and waits not set). */
 int zt_plan_emit(struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
 
-/* Offsets of the persistent buffers, one after the other from 0 in each arena; their ends in base.
+/*
+ * Offsets of the persistent buffers, one after the other from 0 in each arena; their ends in base.
  */
 void zt_plan_layout(struct zt_plan *p, size_t base[ZT_N_ARENAS]);
 

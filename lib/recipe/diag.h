@@ -59,7 +59,8 @@ const char *zt_pos_text(struct zt_arena *a, struct zt_pos at);
 
 void zt_diag_sort(struct zt_diags *d);
 
-/* Put every message, a line each, into err (at most ZT_DIAG_SHOW); returns its code, 0 without any.
+/*
+ * Put every message, a line each, into err (at most ZT_DIAG_SHOW); returns its code, 0 without any.
  */
 int zt_diag_report(struct zt_diags *d, struct zt_err *err) ZT_MUST_CHECK;
 

@@ -43,8 +43,10 @@ struct zt_key {
 
 #define ZT_NO_DEST SIZE_MAX
 
-/* The recipe, and what the table fills that has no place of its own in it. `r` stands first: the
- * recipe handed out is freed as a whole. */
+/*
+ * The recipe, and what the table fills that has no place of its own in it. `r` stands first: the
+ * recipe handed out is freed as a whole.
+ */
 struct zt_settings {
     struct zt_recipe r;
     bool fp16, bf16;

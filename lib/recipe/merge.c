@@ -163,7 +163,8 @@ static struct zt_node *load_main(struct zt_load *ld)
     return load_file(ld, name, (struct zt_pos){copy, 0, 0}, NULL);
 }
 
-/* The value of --set: YAML, but text where the table wants text, so that it needs no quotes twice.
+/*
+ * The value of --set: YAML, but text where the table wants text, so that it needs no quotes twice.
  */
 static struct zt_node *set_value(struct zt_load *ld, const struct zt_source *src, const char *path,
                                  const char *text)

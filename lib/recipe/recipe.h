@@ -113,8 +113,10 @@ struct zt_recipe {
     int n_values;
 };
 
-/* For --print_recipe: a key as resolved and where it came from ("default", "recipe.yaml:3:5",
- * "--set", "derived", "config.json:7:3"). */
+/*
+ * For --print_recipe: a key as resolved and where it came from ("default", "recipe.yaml:3:5",
+ * "--set", "derived", "config.json:7:3").
+ */
 struct zt_recipe_value {
     const char *key;   /* dotted path */
     const char *value; /* as YAML */

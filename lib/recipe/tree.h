@@ -41,8 +41,10 @@ const char *zt_node_path(const struct zt_node *n, struct zt_arena *a);
 /* `s` as a YAML (and JSON) string: as it is when it is a plain word, else in double quotes. */
 const char *zt_yaml_string(struct zt_arena *a, const char *s);
 
-/* Put `over` on `base`, both maps: maps are merged key by key, anything else replaces. A value that
- * is not given leaves what is below it, or with `unset` removes it. */
+/*
+ * Put `over` on `base`, both maps: maps are merged key by key, anything else replaces. A value that
+ * is not given leaves what is below it, or with `unset` removes it.
+ */
 void zt_node_merge(struct zt_node *base, const struct zt_node *over, bool unset,
                    struct zt_arena *arena);
 

@@ -16,7 +16,8 @@ struct operand {
     int64_t ld;
 };
 
-/* Rows [r0, r0 + rows) x columns [c0, c0 + cols) of a stored matrix: itself, or widened into buf.
+/*
+ * Rows [r0, r0 + rows) x columns [c0, c0 + cols) of a stored matrix: itself, or widened into buf.
  */
 static struct operand widen_block(struct zt_ref m, int64_t ld, int64_t r0, int64_t rows, int64_t c0,
                                   int64_t cols, float *buf, int n_threads)

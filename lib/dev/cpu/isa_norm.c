@@ -16,7 +16,8 @@ static struct row_blocks split_rows(int64_t rows)
     return b;
 }
 
-/* out[j] = sum of partial[b][j] in the order of the blocks (+ out[j]); blocks are `stride` apart.
+/*
+ * out[j] = sum of partial[b][j] in the order of the blocks (+ out[j]); blocks are `stride` apart.
  */
 static void sum_blocks(const float *partial, int64_t n_blocks, int64_t stride, int64_t cols,
                        struct zt_ref out, bool accumulate, int n_threads)

@@ -61,8 +61,7 @@ static inline int fake_memory(struct zt_dev *d, size_t *free_bytes, size_t *tota
 static const struct zt_dev_ops fake_ops = {.memory = fake_memory, .host_call = fake_host_call};
 static struct zt_dev fake_dev = {&fake_ops};
 
-/* ---- one mapping for all ranks of a process, so that ThreadSanitizer sees their accesses meet
- * ---- */
+/* ---- one mapping for the ranks of a process, so that TSan sees their accesses meet ---- */
 
 enum { MAX_MAPS = 1024 };
 

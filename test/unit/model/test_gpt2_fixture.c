@@ -128,7 +128,8 @@ TEST(fixture_gpt2_ignored_targets)
     fixture_close(&f);
 }
 
-/* D09: what the loss would be with the square c_proj matrices transposed; ours must be sensitive.
+/*
+ * D09: what the loss would be with the square c_proj matrices transposed; ours must be sensitive.
  */
 TEST(fixture_gpt2_transposed_projection_is_seen)
 {

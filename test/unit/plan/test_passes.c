@@ -111,7 +111,8 @@ TEST(disjoint_ranges_do_not_wait)
     tiny_release(&t);
 }
 
-/* Two buffers that take turns on the same bytes: the second may not begin before the first is read.
+/*
+ * Two buffers that take turns on the same bytes: the second may not begin before the first is read.
  */
 TEST(reused_bytes_wait)
 {
@@ -200,7 +201,8 @@ TEST(lifetimes_in_program_order)
     tiny_release(&t);
 }
 
-/* A transfer as long as the compute op beside it: two buffers take turns, across the end of a run.
+/*
+ * A transfer as long as the compute op beside it: two buffers take turns, across the end of a run.
  */
 TEST(lifetimes_widened_by_schedule)
 {

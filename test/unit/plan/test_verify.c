@@ -317,7 +317,8 @@ TEST(random_programs_are_proven_and_every_mutant_rejected)
     CHECK(n_waits > 5000 && n_wrapped > 100);
 }
 
-/* Waits taken away at random, several at a time: verifier and brute force agree on every program.
+/*
+ * Waits taken away at random, several at a time: verifier and brute force agree on every program.
  */
 TEST(verifier_agrees_with_brute_force)
 {
@@ -409,7 +410,8 @@ static void add_collective(struct tiny *t, enum zt_stream_id s, int buf, zt_axes
     tiny_use(t, buf, RW);
 }
 
-/* Two ranks along `shard`; each makes three all-reduces, of different counts unless told otherwise.
+/*
+ * Two ranks along `shard`; each makes three all-reduces, of different counts unless told otherwise.
  */
 static void make_ranks(struct tiny t[2], const int counts[2][3])
 {
