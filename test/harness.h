@@ -95,22 +95,28 @@ static const char *zt_test_name;
             return;                                                                                \
     } while (0)
 
+/* For a main() of one's own. */
+ZT_UNUSED static int zt_run_tests(int argc, char **argv)
+{
+    int bad = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (struct zt_test *t = zt_tests_head; t; t = t->next) {
+        if (argc > 1 && !strstr(t->name, argv[1]))
+            continue;
+        zt_test_name = t->name;
+        zt_test_failed = zt_test_skipped = 0;
+        t->fn();
+        if (!zt_test_failed && !zt_test_skipped)
+            printf("ok %s\n", t->name);
+        bad |= zt_test_failed;
+    }
+    return bad;
+}
+
 #define TEST_MAIN()                                                                                \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
-        int bad = 0;                                                                               \
-        setvbuf(stdout, NULL, _IOLBF, 0);                                                          \
-        for (struct zt_test *t = zt_tests_head; t; t = t->next) {                                  \
-            if (argc > 1 && !strstr(t->name, argv[1]))                                             \
-                continue;                                                                          \
-            zt_test_name = t->name;                                                                \
-            zt_test_failed = zt_test_skipped = 0;                                                  \
-            t->fn();                                                                               \
-            if (!zt_test_failed && !zt_test_skipped)                                               \
-                printf("ok %s\n", t->name);                                                        \
-            bad |= zt_test_failed;                                                                 \
-        }                                                                                          \
-        return bad;                                                                                \
+        return zt_run_tests(argc, argv);                                                           \
     }
 
 #endif

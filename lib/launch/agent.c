@@ -455,7 +455,7 @@ static void run(struct agent *a, struct zt_err *err)
         if (a->paused)
             a->front.silent_ns = 0;
         if (a->front.open && a->front.silent_ns > a->silence_ns) {
-            zt_err_set(err, ZT_EPEER, "the front end has been silent for %.0f s",
+            zt_err_set(err, ZT_EPEER, "the front end has been silent for %g s",
                        (double)a->silence_ns * 1e-9);
             lose_front(a);
         }

@@ -427,14 +427,16 @@ static void run(struct front *f)
     const struct zt_launch_sink *sink = &f->opts->sink;
     while (f->agent || f->link.rfd >= 0) {
         int blocked_fd = sink->flush ? sink->flush(sink->ctx) : -1;
-        bool blocked = blocked_fd >= 0;
+        /* Who was told to end does not wait for a reader; what the sink holds is its own affair. */
+        bool ending = f->user_signal && f->stop >= ZT_STOP_TERM;
+        bool blocked = blocked_fd >= 0 && !ending;
         zt_link_flush(&f->link);
         struct pollfd p[] = {
             {.fd = f->sig_fd, .events = POLLIN},
             {.fd = blocked ? -1 : f->link.rfd, .events = POLLIN},
             {.fd = zt_link_backlog(&f->link) ? f->link.wfd : -1, .events = POLLOUT},
             {.fd = blocked ? -1 : f->err_fd, .events = POLLIN},
-            {.fd = blocked_fd, .events = POLLOUT},
+            {.fd = blocked ? blocked_fd : -1, .events = POLLOUT},
         };
         if (poll(p, ZT_ARRAY_LEN(p), ZT_POLL_MS) < 0)
             continue;
