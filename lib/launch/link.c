@@ -49,10 +49,10 @@ static void close_write(struct zt_link *l)
 
 void zt_link_close(struct zt_link *l)
 {
-    if (!l->open)
-        return;
-    close_read(l);
-    close_write(l);
+    if (l->open) {
+        close_read(l);
+        close_write(l);
+    }
     zt_frame_reader_release(&l->in);
     zt_str_release(&l->out);
     memset(l, 0, sizeof *l);
