@@ -169,6 +169,7 @@ int cmd_launch(int argc, char **argv)
     } else if (rc == 1) {
         fputs(usage, stdout);
     }
+    p.out.no_wait = p.err.no_wait = result.first_rank < 0 && result.exit_code > 128;
     int lost = rank_out_finish(&p.out);
     rank_out_finish(&p.err);
     if (lost)

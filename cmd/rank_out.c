@@ -42,8 +42,10 @@ int rank_out_flush(struct rank_out *o)
 
 int rank_out_finish(struct rank_out *o)
 {
-    while (write_some(o, -1))
+    while (write_some(o, o->no_wait ? 0 : -1))
         ;
+    if (o->written < o->buf.len && !o->error)
+        o->error = EAGAIN;
     zt_str_release(&o->buf);
     o->written = 0;
     return o->error;

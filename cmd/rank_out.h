@@ -11,6 +11,7 @@ struct rank_out {
     int fd;
     struct zt_str buf; /* not written yet; append whole lines */
     size_t written;    /* of buf */
+    bool no_wait;      /* told to end: finish drops what nobody reads */
     int error;         /* errno of a failed write, after which all is dropped; 0: none */
 };
 
@@ -20,7 +21,7 @@ void rank_out_line(struct rank_out *o, int rank, const char *line, size_t len);
 /* Write what fits. -1: all is written or dropped, else the descriptor to wait for. */
 int rank_out_flush(struct rank_out *o);
 
-/* Write the rest, blocking, and release. Returns o->error. */
+/* Write the rest, blocking unless no_wait, and release. Returns o->error; EAGAIN: some was dropped. */
 int rank_out_finish(struct rank_out *o);
 
 #endif
