@@ -490,6 +490,7 @@ int zt_agent_main(struct zt_err *err)
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGHUP);
     sigaddset(&mask, SIGQUIT);
+    prctl(PR_SET_NAME, "zerotrain-agent"); /* else "exe", by the link it was started from */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_DFL); /* were it ignored, children would vanish unseen */
     if (sigprocmask(SIG_BLOCK, &mask, NULL) || prctl(PR_SET_CHILD_SUBREAPER, 1)) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/arena.h"
@@ -87,8 +88,12 @@ int zt_worker_join(struct zt_worker *w, struct zt_err *err)
     if (rc) {
         zt_err_wrap(err, "joining the job");
         zt_worker_release(w);
+        return rc;
     }
-    return rc;
+    char name[16];
+    snprintf(name, sizeof name, "zerotrain-r%d", w->rank % 1000);
+    prctl(PR_SET_NAME, name); /* what top and ps show; else "exe" */
+    return 0;
 }
 
 int zt_worker_report(struct zt_worker *w, const char *json, size_t len, struct zt_err *err)
