@@ -1,24 +1,35 @@
 #include "display.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdarg.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/io.h"
 #include "cmd.h"
 
-struct zt_memory_report {
+enum { PREDICTED, TOUCHED, OUTSIDE, RSS_PEAK, PSS, N_MEASURES };
+
+/* What a rank reports at its end. */
+struct rank_memory {
     bool there;
-    double predicted, touched, outside, rss_peak, pss;
+    int64_t bytes[N_MEASURES];
     uint64_t digest;
 };
 
-int display_init(struct display *d, const char *log_dir, int world, int64_t steps,
-                 int64_t steps_per_print, const struct zt_plan *plan, struct zt_err *err)
+static char *path_in(const char *dir, const char *name)
 {
-    struct zt_str path = {0}, summary = {0};
+    struct zt_str path = {0};
+    zt_str_printf(&path, "%s/%s", dir, name);
+    return path.buf;
+}
+
+int display_init(struct display *d, const char *log_dir, int world, int64_t steps,
+                 int64_t steps_per_print, struct zt_err *err)
+{
     memset(d, 0, sizeof *d);
     d->out.fd = STDOUT_FILENO;
     d->err.fd = STDERR_FILENO;
@@ -27,16 +38,15 @@ int display_init(struct display *d, const char *log_dir, int world, int64_t step
     d->steps = steps;
     d->steps_per_print = ZT_MAX(steps_per_print, (int64_t)1);
     d->world = world;
-    d->plan = plan;
-    zt_str_printf(&path, "%s/metrics.jsonl", log_dir);
-    zt_str_printf(&summary, "%s/summary.json", log_dir);
-    d->metrics_path = path.buf;
-    d->summary_path = summary.buf;
-    d->metrics = fopen(path.buf, "we");
-    if (!d->metrics)
-        return zt_err_errno(err, ZT_EIO, "%s", path.buf);
+    d->metrics_path = path_in(log_dir, "metrics.jsonl");
+    d->summary_path = path_in(log_dir, "summary.json");
     d->memory = zt_xcalloc((size_t)world, sizeof *d->memory);
-    return 0;
+    d->metrics = fopen(d->metrics_path, "we");
+    if (d->metrics)
+        return 0;
+    int rc = zt_err_errno(err, ZT_EIO, "%s", d->metrics_path);
+    display_release(d);
+    return rc;
 }
 
 void display_release(struct display *d)
@@ -46,22 +56,9 @@ void display_release(struct display *d)
     free(d->metrics_path);
     free(d->summary_path);
     free(d->memory);
-    zt_str_release(&d->last_sample);
 }
 
-/* Nothing here may block: the launcher's loop calls, and writes later (display_flush). */
-static void say(struct display *d, const char *fmt, ...) ZT_PRINTF(2, 3);
-
-static void say(struct display *d, const char *fmt, ...)
-{
-    char text[4096];
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    zt_str_add(&d->out.buf, text, ZT_MIN((size_t)ZT_MAX(n, 0), sizeof text - 1));
-}
-
+/* Nothing from here on may block: the launcher's loop calls, and writes later (display_flush). */
 int display_flush(void *ctx)
 {
     struct display *d = ctx;
@@ -69,26 +66,58 @@ int display_flush(void *ctx)
     return fd >= 0 ? fd : rank_out_flush(&d->err);
 }
 
-static void close_live_line(struct display *d)
+/* ---- the live line ---- */
+
+static void draw_live_line(struct display *d)
+{
+    struct winsize size;
+    char line[256];
+    size_t width = 80;
+    if (ioctl(d->out.fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        width = size.ws_col;
+    zt_metrics_line(&d->shown, d->steps, line, ZT_MIN(sizeof line, width));
+    zt_str_printf(&d->out.buf, "\r%s\033[K", line);
+    d->line_open = true;
+    d->stale = false;
+    d->drawn_ns = zt_now_ns();
+}
+
+/* Other lines take its place; the next step draws it anew below them. */
+static void clear_live_line(struct display *d)
 {
     if (d->line_open)
-        say(d, "\r\033[K");
+        zt_str_puts(&d->out.buf, "\r\033[K");
     d->line_open = false;
+}
+
+/* Fast steps must not flood a terminal. */
+static void draw_if_due(struct display *d)
+{
+    enum { REDRAW_NS = 100 * 1000 * 1000 };
+    if (d->stale && zt_now_ns() - d->drawn_ns >= REDRAW_NS)
+        draw_live_line(d);
+}
+
+void display_tick(void *ctx)
+{
+    draw_if_due(ctx);
 }
 
 void display_line(void *ctx, int rank, enum zt_log_stream stream, const char *line, size_t len)
 {
     struct display *d = ctx;
-    close_live_line(d);
+    clear_live_line(d);
     rank_out_line(stream == ZT_LOG_STDOUT ? &d->out : &d->err, rank, line, len);
 }
 
 void display_notice(void *ctx, const char *text)
 {
     struct display *d = ctx;
-    close_live_line(d);
+    clear_live_line(d);
     zt_str_printf(&d->err.buf, "zerotrain: %s\n", text);
 }
+
+/* ---- metrics.jsonl ---- */
 
 /* A full disk must not end the training; it is said once. */
 static void keep(struct display *d, const struct zt_metrics *m)
@@ -99,12 +128,12 @@ static void keep(struct display *d, const struct zt_metrics *m)
     zt_metrics_to_json(m, &line);
     zt_str_puts(&line, "\n");
     if (fwrite(line.buf, 1, line.len, d->metrics) != line.len || fflush(d->metrics)) {
-        char why[512];
-        snprintf(why, sizeof why, "%s: %s; training goes on, later steps are not recorded",
-                 d->metrics_path, strerror(errno));
+        zt_str_reset(&line);
+        zt_str_printf(&line, "%s: %s; training goes on, later steps are not recorded",
+                      d->metrics_path, strerror(errno));
         fclose(d->metrics);
         d->metrics = NULL;
-        display_notice(d, why);
+        display_notice(d, line.buf);
     }
     zt_str_release(&line);
 }
@@ -116,11 +145,49 @@ static void keep_pending(struct display *d)
     d->has_pending = false;
 }
 
+/* ---- reports ---- */
+
+static double number(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static int64_t integer(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key)); /* 0 when it is none */
+}
+
+static void smooth_speed(struct display *d, const struct zt_metrics *m)
+{
+    struct speed *s = &d->speed;
+    d->shown = *m;
+    if (m->step_ms > 0 && m->tokens_per_s > 0) {
+        s->step_ms = s->step_ms > 0 ? 0.9 * s->step_ms + 0.1 * m->step_ms : m->step_ms;
+        s->mfu_per_rate = m->mfu / m->tokens_per_s;
+    }
+    if (s->step_ms > 0 && m->step > 0) {
+        double tokens = (double)m->tokens / (double)m->step;
+        d->shown.step_ms = s->step_ms;
+        d->shown.tokens_per_s = tokens / (s->step_ms * 1e-3);
+        d->shown.mfu = d->shown.tokens_per_s * s->mfu_per_rate;
+    }
+}
+
+static void show_step(struct display *d)
+{
+    int64_t step = d->shown.step;
+    char line[256];
+    d->stale = d->tty;
+    draw_if_due(d);
+    if (!d->tty && (step % d->steps_per_print == 0 || step == 1 || step == d->steps))
+        zt_str_printf(&d->out.buf, "%s\n", zt_metrics_line(&d->shown, d->steps, line, sizeof line));
+}
+
 static void on_step(struct display *d, const char *json, size_t len)
 {
     struct zt_metrics m;
     struct zt_err err;
-    char line[256];
     if (zt_metrics_from_json(json, len, &m, &err)) {
         display_notice(d, err.msg);
         return;
@@ -133,32 +200,24 @@ static void on_step(struct display *d, const char *json, size_t len)
     d->have_loss = true;
     d->last_loss = m.loss;
     d->done_steps = m.step;
+    d->skipped = m.skipped;
     if (m.step_ms > 0) {
         d->timed_s += m.step_ms * 1e-3;
         d->timed_tokens += m.tokens_per_s * m.step_ms * 1e-3;
     }
-    zt_metrics_line(&m, d->steps, line, sizeof line);
-    if (d->tty) {
-        say(d, "\r\033[K%s", line);
-        d->line_open = true;
-    } else if (m.step % d->steps_per_print == 0 || m.step == 1 || m.step == d->steps) {
-        say(d, "%s\n", line);
-    }
-}
-
-static double number(const json_t *o, const char *key)
-{
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
+    smooth_speed(d, &m);
+    show_step(d);
 }
 
 static void on_eval(struct display *d, const json_t *o)
 {
     double loss = number(o, "val_loss");
-    int64_t step = (int64_t)number(o, "step");
-    close_live_line(d);
-    say(d, "eval  step %lld: validation loss %.4f, perplexity %.2f (%lld tokens)\n",
-        (long long)step, loss, exp(loss), (long long)number(o, "tokens"));
+    int64_t step = integer(o, "step");
+    clear_live_line(d);
+    zt_str_printf(&d->out.buf,
+                  "eval  step %" PRId64 ": validation loss %.4f, perplexity %.2f (%" PRId64
+                  " tokens)\n",
+                  step, loss, exp(loss), integer(o, "tokens"));
     if (!d->have_val)
         d->first_val = loss;
     d->have_val = true;
@@ -171,151 +230,244 @@ static void on_eval(struct display *d, const json_t *o)
 
 static void on_sample(struct display *d, const json_t *o)
 {
-    const json_t *text = json_object_get(o, "text");
-    if (!json_is_string(text))
+    const char *line = json_string_value(json_object_get(o, "text"));
+    if (!line)
         return;
-    close_live_line(d);
-    zt_str_reset(&d->last_sample);
-    zt_str_add(&d->last_sample, json_string_value(text), json_string_length(text));
-    say(d, "sample after step %lld:\n", (long long)number(o, "step"));
-    const char *line = zt_str_get(&d->last_sample);
+    clear_live_line(d);
+    zt_str_printf(&d->out.buf, "sample after step %" PRId64 ":\n", integer(o, "step"));
     while (*line) {
         size_t n = strcspn(line, "\n");
-        say(d, "  | %.*s\n", (int)n, line);
+        zt_str_puts(&d->out.buf, "  | ");
+        zt_str_add(&d->out.buf, line, n);
+        zt_str_puts(&d->out.buf, "\n");
         line += n + (line[n] != '\0');
     }
 }
 
-static double sum_arenas(const json_t *o, bool device)
+static int64_t sum_arenas(const json_t *o)
 {
-    if (!device)
-        return number(o, "host");
-    return number(o, "device") + number(o, "shared");
+    return integer(o, "device") + integer(o, "shared") + integer(o, "host");
 }
 
 static void on_memory(struct display *d, int rank, const json_t *o)
 {
     if (rank < 0 || rank >= d->world)
         return;
-    const json_t *predicted = json_object_get(o, "predicted");
-    const json_t *touched = json_object_get(o, "touched");
     const char *digest = json_string_value(json_object_get(o, "digest"));
-    d->memory[rank] = (struct zt_memory_report){
+    d->n_memory += !d->memory[rank].there;
+    d->memory[rank] = (struct rank_memory){
         .there = true,
-        .predicted = sum_arenas(predicted, true) + sum_arenas(predicted, false),
-        .touched = sum_arenas(touched, true) + sum_arenas(touched, false),
-        .outside = number(o, "outside_bytes"),
-        .rss_peak = number(o, "rss_peak_bytes"),
-        .pss = number(o, "pss_bytes"),
+        .bytes = {[PREDICTED] = sum_arenas(json_object_get(o, "predicted")),
+                  [TOUCHED] = sum_arenas(json_object_get(o, "touched")),
+                  [OUTSIDE] = integer(o, "outside_bytes"),
+                  [RSS_PEAK] = integer(o, "rss_peak_bytes"),
+                  [PSS] = integer(o, "pss_bytes")},
         .digest = digest ? strtoull(digest, NULL, 16) : 0,
     };
-    d->n_memory++;
 }
 
 static void on_start(struct display *d, const json_t *o)
 {
-    const json_t *data = json_object_get(o, "data"), *device = json_object_get(o, "device");
-    close_live_line(d);
-    if (json_is_string(device))
-        say(d, "%s\n", json_string_value(device));
-    if (json_is_string(data))
-        say(d, "data: %s\n", json_string_value(data));
+    const char *data = json_string_value(json_object_get(o, "data"));
+    const char *device = json_string_value(json_object_get(o, "device"));
     double peak = number(o, "peak_flops");
+    clear_live_line(d);
+    if (device)
+        zt_str_printf(&d->out.buf, "%s\n", device);
+    if (data)
+        zt_str_printf(&d->out.buf, "data: %s\n", data);
     if (peak > 0)
-        say(d, "mfu = %.3g FLOPs a token x tokens/s / %.1f GFLOP/s (measured fp32 matmul rate)\n",
-            number(o, "flops_per_token"), peak * 1e-9);
+        zt_str_printf(&d->out.buf,
+                      "mfu = %.3g FLOPs a token x tokens/s / %.1f GFLOP/s (measured fp32 matmul "
+                      "rate)\n",
+                      number(o, "flops_per_token"), peak * 1e-9);
 }
 
 void display_report(void *ctx, int rank, const char *json, size_t len)
 {
     struct display *d = ctx;
-    json_t *o = json_loadb(json, len, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *type = json_object_get(o, "type");
-    const char *kind = json_is_string(type) ? json_string_value(type) : "";
-    if (strcmp(kind, "step") == 0)
+    json_error_t why;
+    json_t *o = json_loadb(json, len, JSON_REJECT_DUPLICATES, &why);
+    const char *kind = json_string_value(json_object_get(o, "type"));
+    if (!kind) {
+        char text[JSON_ERROR_TEXT_LENGTH + 64];
+        snprintf(text, sizeof text, "rank %d: a report could not be read: %s", rank,
+                 o ? "no type" : why.text);
+        display_notice(d, text);
+    } else if (strcmp(kind, "step") == 0) {
         on_step(d, json, len);
-    else if (strcmp(kind, "eval") == 0)
+    } else if (strcmp(kind, "eval") == 0) {
         on_eval(d, o);
-    else if (strcmp(kind, "sample") == 0)
+    } else if (strcmp(kind, "sample") == 0) {
         on_sample(d, o);
-    else if (strcmp(kind, "memory") == 0)
+    } else if (strcmp(kind, "memory") == 0) {
         on_memory(d, rank, o);
-    else if (strcmp(kind, "start") == 0)
+    } else if (strcmp(kind, "start") == 0) {
         on_start(d, o);
+    } else if (strcmp(kind, "end") == 0) {
+        d->stopped = json_is_true(json_object_get(o, "stopped"));
+    }
     json_decref(o);
+}
+
+/* ---- before the start ---- */
+
+void display_ledger(const struct zt_plan *p)
+{
+    const struct zt_ledger *l = &p->ledger;
+    const size_t *on = l->device;
+    size_t device = l->peak[ZT_AR_DEVICE] + l->peak[ZT_AR_SHARED], host = l->peak[ZT_AR_HOST];
+    bool giga = device + host >= 1000 * 1000 * 1000;
+    double unit = giga ? 1e9 : 1e6;
+    char gb[32], gib[32];
+    size_t state = on[ZT_CAT_MASTER] + on[ZT_CAT_OPT_M] + on[ZT_CAT_OPT_V];
+    size_t rest =
+        on[ZT_CAT_BATCH] + on[ZT_CAT_CONTROL] + on[ZT_CAT_STAGING] + l->padding + l->fragmentation;
+    printf("memory of rank %d as planned, at the fullest moment, in %s:\n", p->rank,
+           giga ? "GB" : "MB");
+    printf("  parameters %.2f, gradients %.2f, optimizer state %.2f, gather and reduce buffers "
+           "%.2f,\n",
+           (double)on[ZT_CAT_PARAM] / unit,
+           (double)(on[ZT_CAT_GRAD] + on[ZT_CAT_GRAD_SHARD]) / unit, (double)state / unit,
+           (double)(on[ZT_CAT_GATHER] + on[ZT_CAT_REDUCE]) / unit);
+    printf("  activations %.2f, workspace %.2f, batch, padding and unused %.2f; host %.2f\n",
+           (double)on[ZT_CAT_ACT] / unit, (double)on[ZT_CAT_WORKSPACE] / unit, (double)rest / unit,
+           (double)host / unit);
+    printf("  = %s (%s)\n", zt_fmt_gb(gb, sizeof gb, (double)(device + host)),
+           zt_fmt_gib(gib, sizeof gib, (double)(device + host)));
+}
+
+/* ---- the end ---- */
+
+static void print_memory_row(struct display *d, const char *label, const struct rank_memory *m,
+                             double unit)
+{
+    zt_str_printf(&d->out.buf, "  %5s", label);
+    for (int i = PREDICTED; i <= RSS_PEAK; i++)
+        zt_str_printf(&d->out.buf, "%13.2f", (double)m->bytes[i] / unit);
+    zt_str_puts(&d->out.buf, "\n");
+}
+
+/* The least or the most of each number over the ranks that reported. */
+static struct rank_memory extreme(const struct display *d, bool most)
+{
+    struct rank_memory out = {0};
+    for (int r = 0; r < d->world; r++) {
+        const struct rank_memory *m = &d->memory[r];
+        for (int i = 0; i < N_MEASURES && m->there; i++)
+            if (!out.there || (most ? m->bytes[i] > out.bytes[i] : m->bytes[i] < out.bytes[i]))
+                out.bytes[i] = m->bytes[i];
+        out.there |= m->there;
+    }
+    return out;
 }
 
 static void print_memory(struct display *d)
 {
-    say(d, "\nmemory, MB per rank: predicted by the plan beside measured"
-           "\n");
-    say(d, "  rank   predicted     touched   outside our arenas   process peak (RSS)"
-           "\n");
-    for (int r = 0; r < d->world; r++) {
-        const struct zt_memory_report *m = &d->memory[r];
-        if (m->there)
-            say(d, "  %4d  %10.1f  %10.1f  %19.1f  %19.1f\n", r, m->predicted / 1e6,
-                m->touched / 1e6, m->outside / 1e6, m->rss_peak / 1e6);
+    enum { MAX_ROWS = 8 };
+    const struct rank_memory least = extreme(d, false), most = extreme(d, true);
+    bool giga = most.bytes[PREDICTED] >= 1000 * 1000 * 1000;
+    double unit = giga ? 1e9 : 1e6;
+    char label[16];
+    zt_str_printf(&d->out.buf, "\nmemory, %s: predicted by the plan beside measured\n",
+                  giga ? "GB" : "MB");
+    zt_str_printf(&d->out.buf, "  %5s%13s%13s%13s%13s\n", "rank", "predicted", "touched", "outside",
+                  "peak RSS");
+    for (int r = 0; r < d->world && d->world <= MAX_ROWS; r++) {
+        snprintf(label, sizeof label, "%d", r);
+        if (d->memory[r].there)
+            print_memory_row(d, label, &d->memory[r], unit);
     }
-    say(d, "  touched: bytes of the arenas that hold anything but the canary; outside: program,\n"
-           "  libraries and mapped data before the arenas; RSS counts peers' arenas that are "
-           "mapped.\n");
+    if (d->world > MAX_ROWS) {
+        print_memory_row(d, "least", &least, unit);
+        print_memory_row(d, "most", &most, unit);
+    }
+    zt_str_puts(&d->out.buf, "  touched: bytes of the arenas that hold anything but the canary. "
+                             "outside: program, libraries and\n  mapped data before the arenas. "
+                             "peak RSS counts what is mapped of other ranks' arenas too.\n");
 }
 
-static json_t *real_or_null(double x)
+static json_t *real_or_null(bool there, double x)
 {
-    return isfinite(x) ? json_real(x) : json_null();
+    return there && isfinite(x) ? json_real(x) : json_null();
+}
+
+/* One object for every rank that came to its end; *digest is of them all. */
+static json_t *memory_json(const struct display *d, uint64_t *digest)
+{
+    static const char *const keys[N_MEASURES] = {"predicted_bytes", "touched_bytes",
+                                                 "outside_bytes", "rss_peak_bytes", "pss_bytes"};
+    json_t *ranks = json_array();
+    *digest = 0;
+    for (int r = 0; r < d->world; r++) {
+        const struct rank_memory *m = &d->memory[r];
+        if (!m->there)
+            continue;
+        json_t *o = json_pack("{s:i}", "rank", r);
+        for (int i = 0; i < N_MEASURES; i++)
+            json_object_set_new(o, keys[i], json_integer(m->bytes[i]));
+        json_array_append_new(ranks, o);
+        *digest ^= m->digest;
+    }
+    return ranks;
 }
 
 /* summary.json: how the run ended, for programs. */
 static void write_summary(struct display *d, int exit_code)
 {
     struct zt_err err;
-    uint64_t digest = 0;
+    uint64_t digest;
     char hex[20];
-    json_t *ranks = json_array();
-    for (int r = 0; r < d->world; r++) {
-        const struct zt_memory_report *m = &d->memory[r];
-        digest ^= m->digest;
-        if (m->there)
-            json_array_append_new(
-                ranks, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rank", r, "predicted_bytes",
-                                 m->predicted, "touched_bytes", m->touched, "outside_bytes",
-                                 m->outside, "rss_peak_bytes", m->rss_peak, "pss_bytes", m->pss));
-    }
-    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)digest);
-    json_t *o = json_pack("{s:i, s:I, s:o, s:o, s:o, s:o, s:s, s:o}", "exit_code", exit_code,
-                          "steps", (json_int_t)d->done_steps, "first_loss",
-                          d->have_loss ? real_or_null(d->first_loss) : json_null(), "last_loss",
-                          d->have_loss ? real_or_null(d->last_loss) : json_null(), "first_val_loss",
-                          d->have_val ? real_or_null(d->first_val) : json_null(), "last_val_loss",
-                          d->have_val ? real_or_null(d->last_val) : json_null(), "digest", hex,
-                          "memory", ranks);
+    json_t *ranks = memory_json(d, &digest);
+    snprintf(hex, sizeof hex, "%016" PRIx64, digest);
+    json_t *o =
+        json_pack("{s:i, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "exit_code", exit_code,
+                  "stopped", d->stopped, "steps", (json_int_t)d->done_steps, "skipped",
+                  (json_int_t)d->skipped, "first_loss", real_or_null(d->have_loss, d->first_loss),
+                  "last_loss", real_or_null(d->have_loss, d->last_loss), "first_val_loss",
+                  real_or_null(d->have_val, d->first_val), "last_val_loss",
+                  real_or_null(d->have_val, d->last_val), "tokens_per_s",
+                  real_or_null(d->timed_s > 0, d->timed_tokens / d->timed_s), "digest",
+                  d->n_memory == d->world ? json_string(hex) : json_null(), "memory", ranks);
     char *text = json_dumps(o, JSON_INDENT(1));
     json_decref(o);
-    if (!text || zt_write_file_atomic(d->summary_path, text, strlen(text), &err))
-        zt_str_printf(&d->err.buf, "zerotrain: %s\n",
-                      text ? err.msg : "summary.json: out of memory");
+    if (!text)
+        display_notice(d, "summary.json: out of memory");
+    else if (zt_write_file_atomic(d->summary_path, text, strlen(text), &err))
+        display_notice(d, err.msg);
     free(text);
 }
 
-void display_summary(struct display *d, int exit_code)
+static void print_outcome(struct display *d)
 {
-    close_live_line(d);
-    keep_pending(d);
+    struct zt_str *out = &d->out.buf;
+    zt_str_printf(out, "\n%s%" PRId64 " step%s", d->stopped ? "stopped after " : "", d->done_steps,
+                  d->done_steps == 1 ? "" : "s");
     if (d->have_loss)
-        say(d, "\n%lld steps: loss %.4f -> %.4f", (long long)d->done_steps, d->first_loss,
-            d->last_loss);
+        zt_str_printf(out, ": loss %.4f -> %.4f", d->first_loss, d->last_loss);
     if (d->have_val)
-        say(d, "; validation loss %.4f -> %.4f", d->first_val, d->last_val);
+        zt_str_printf(out, "; validation loss %.4f -> %.4f", d->first_val, d->last_val);
+    if (d->skipped)
+        zt_str_printf(out, "; %" PRId64 " skipped, not finite", d->skipped);
     if (d->timed_s > 0)
-        say(d, "; %.0f tokens/s", d->timed_tokens / d->timed_s);
-    if (d->have_loss)
-        say(d, ""
-               "\n");
+        zt_str_printf(out, "; %.0f tokens/s", d->timed_tokens / d->timed_s);
+    zt_str_puts(out, "\n");
+}
+
+int display_summary(struct display *d, int exit_code)
+{
+    if (d->stale)
+        draw_live_line(d);
+    if (d->line_open) /* the last state stays on the screen */
+        zt_str_puts(&d->out.buf, "\n");
+    d->line_open = false;
+    keep_pending(d);
+    if (d->have_loss || d->n_memory)
+        print_outcome(d);
     if (d->n_memory)
         print_memory(d);
     write_summary(d, exit_code);
-    rank_out_finish(&d->out);
+    int lost = rank_out_finish(&d->out);
     rank_out_finish(&d->err);
+    return lost;
 }

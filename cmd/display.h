@@ -1,9 +1,9 @@
 /*
  * display.h: what a person sees of a run, and what the run's folder keeps.
  *
- * The front end hands over what workers report (one JSON object each). On a terminal the step line is
- * rewritten in place; piped, a plain line every steps_per_print steps. Every step goes to
- * metrics.jsonl.
+ * The front end hands over what workers report (one JSON object each). On a terminal one step line is
+ * rewritten in place, cut to the terminal's width; piped, a plain line every steps_per_print steps.
+ * Every step goes to metrics.jsonl.
  */
 #ifndef ZT_CMD_DISPLAY_H
 #define ZT_CMD_DISPLAY_H
@@ -14,40 +14,55 @@
 #include "plan/plan.h"
 #include "rank_out.h"
 
-struct zt_memory_report; /* one rank's */
+struct rank_memory;
+
+/* Speed as shown: single steps jump, so a running mean over about ten. */
+struct speed {
+    double step_ms; /* 0: not known yet */
+    double mfu_per_rate;
+};
 
 struct display {
     struct rank_out out, err;
     bool tty;
     bool line_open; /* the cursor stands behind a live line */
+    bool stale;     /* `shown` is newer than the live line */
+    int64_t drawn_ns;
     int64_t steps, steps_per_print;
     int world;
-    const struct zt_plan *plan;
     FILE *metrics; /* metrics.jsonl; NULL after it failed */
     char *metrics_path, *summary_path;
     double first_loss, last_loss, first_val, last_val;
     bool have_loss, have_val;
-    int64_t done_steps;
+    bool stopped; /* as asked, before the last step */
+    int64_t done_steps, skipped;
     double timed_s, timed_tokens; /* of steps whose time is known: no evaluation in between */
-    struct zt_str last_sample;
+    struct speed speed;
     int n_memory;
-    struct zt_memory_report *memory; /* (world) */
-    struct zt_metrics pending;       /* the last step's, until an evaluation may have been added */
+    struct rank_memory *memory; /* (world) */
+    struct zt_metrics shown;    /* the last step's, speed smoothed */
+    struct zt_metrics pending;  /* the last step's, until an evaluation may have been added */
     bool has_pending;
 };
 
 int display_init(struct display *d, const char *log_dir, int world, int64_t steps,
-                 int64_t steps_per_print, const struct zt_plan *plan,
-                 struct zt_err *err) ZT_MUST_CHECK;
+                 int64_t steps_per_print, struct zt_err *err) ZT_MUST_CHECK;
 void display_release(struct display *d);
 
 /* Callbacks of struct zt_launch_sink; ctx is the display. */
 void display_line(void *ctx, int rank, enum zt_log_stream stream, const char *line, size_t len);
 void display_report(void *ctx, int rank, const char *json, size_t len);
 void display_notice(void *ctx, const char *text);
+void display_tick(void *ctx);
 int display_flush(void *ctx);
 
-/* After the job, to the person and to summary.json: loss before and after, speed, memory predicted beside measured. */
-void display_summary(struct display *d, int exit_code);
+/* What this rank will hold, by category: before the start, to stdout. */
+void display_ledger(const struct zt_plan *p);
+
+/*
+ * After the job, to the person and to summary.json: loss before and after, speed, memory predicted
+ * beside measured. Blocks. Returns 0, or the errno that output to the person was lost with.
+ */
+int display_summary(struct display *d, int exit_code) ZT_MUST_CHECK;
 
 #endif

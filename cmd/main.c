@@ -1,5 +1,6 @@
 #include "cmd.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -65,7 +66,7 @@ int zt_exit_code(int zt_code)
     }
 }
 
-int main(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
     if (argc < 2) {
         print_help(stderr);
@@ -84,4 +85,15 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
     return cmd_train(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    int code = run_command(argc, argv);
+    errno = 0;
+    if (fflush(stdout) || ferror(stdout)) {
+        cmd_error("standard output: %s", errno ? strerror(errno) : "could not be written");
+        return code ? code : ZT_EXIT_FAILURE;
+    }
+    return code;
 }

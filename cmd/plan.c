@@ -24,12 +24,13 @@ static int build(struct planning *pl, const struct cmd_options *o, int n_ranks, 
         struct zt_plan_config cfg;
         rc = zt_train_plan_config(pl->r, pl->model, n_ranks, threads,
                                   cpu ? ZT_DEV_CPU : ZT_DEV_CUDA, s, &cfg, err);
+        if (rc)
+            break;
         if (s == 0) /* there is nothing to offload from a rank's own full state at stage 0 */
             cfg.offload_optimizer = ZT_OFFLOAD_NONE;
-        if (!rc && o->profile)
+        if (o->profile)
             cfg.profile = zt_profile_find(o->profile);
-        if (!rc)
-            rc = zt_plan_build(pl->model, &cfg, o->rank, &pl->stages[s], err);
+        rc = zt_plan_build(pl->model, &cfg, o->rank, &pl->stages[s], err);
     }
     return rc;
 }
@@ -48,53 +49,95 @@ static void print(const struct planning *pl, const struct cmd_options *o)
     zt_str_release(&out);
 }
 
-static void print_state_table(const struct zt_recipe *r, const struct cmd_options *o)
+static void print_state_json(double n_params, int n_ranks, struct zt_str *out)
+{
+    zt_str_printf(out, "{\n \"version\": 1,\n \"parameters\": %.0f,\n \"ranks\": %d,\n", n_params,
+                  n_ranks);
+    zt_str_puts(out, " \"state_bytes\": [");
+    for (int stage = 0; stage < N_STAGES; stage++)
+        zt_str_printf(out, "%s%.0f", stage ? ", " : "", zt_state_bytes(n_params, stage, n_ranks));
+    zt_str_puts(out, "]\n}\n");
+}
+
+/* A number of parameters alone: there is no model whose ops and ranks could be shown. */
+static int print_state(double n_params, const struct cmd_options *o)
+{
+    int n_ranks = o->num_gpus ? o->num_gpus : 4;
+    struct zt_str out = {0};
+    if (o->schedule || o->rank || o->profile) {
+        cmd_error("%s: model.params alone gives the table of resident state; %s needs a whole "
+                  "model",
+                  o->recipe_path,
+                  o->schedule ? "--schedule"
+                  : o->rank   ? "--rank"
+                              : "--profile");
+        return ZT_EXIT_USAGE;
+    }
+    if (o->json)
+        print_state_json(n_params, n_ranks, &out);
+    else
+        zt_print_state_table(n_params, n_ranks, &out);
+    if (!o->json && !o->num_gpus)
+        zt_str_puts(&out, "(for 4 ranks; --num_gpus=N for another number)\n");
+    fwrite(zt_str_get(&out), 1, out.len, stdout);
+    zt_str_release(&out);
+    return 0;
+}
+
+static int print_plan(struct planning *pl, const struct cmd_options *o, int n_ranks)
+{
+    struct zt_err err = {0};
+    int rc = build(pl, o, n_ranks, &err);
+    if (rc)
+        cmd_error("%s: %s", o->recipe_path, err.msg);
+    else
+        print(pl, o);
+    return zt_exit_code(rc);
+}
+
+static void print_recipe(const struct zt_recipe *r)
 {
     struct zt_str out = {0};
-    zt_print_state_table(r->model.params, o->num_gpus ? o->num_gpus : 4, &out);
+    zt_recipe_print(r, &out);
     fwrite(zt_str_get(&out), 1, out.len, stdout);
-    if (!o->num_gpus)
-        puts("(for 4 ranks; --num_gpus=N for another number)");
     zt_str_release(&out);
+}
+
+static int check_options(const struct cmd_options *o, int n_ranks)
+{
+    if (o->rank >= n_ranks)
+        cmd_error("--rank=%d: ranks are 0 to %d (--num_gpus=%d)", o->rank, n_ranks - 1, n_ranks);
+    else if (o->profile && !zt_profile_find(o->profile))
+        cmd_error("--profile: \"%s\" is not fast, slow or cpu", o->profile);
+    else if (o->print_recipe && (o->json || o->schedule))
+        cmd_error("--print_recipe prints the recipe and no plan; leave out %s",
+                  o->json ? "--json" : "--schedule");
+    else
+        return 0;
+    return ZT_EXIT_USAGE;
 }
 
 int cmd_plan(int argc, char **argv)
 {
     struct cmd_options o;
+    struct planning pl = {0};
     int code = cmd_parse(argc, argv, true, &o);
     if (code >= 0)
         return code;
     int n_ranks = o.num_gpus ? o.num_gpus : 1;
-    if (o.rank >= n_ranks) {
-        cmd_error("--rank=%d: ranks are 0 to %d (--num_gpus=%d)", o.rank, n_ranks - 1, n_ranks);
-        return ZT_EXIT_USAGE;
-    }
-    if (o.profile && !zt_profile_find(o.profile)) {
-        cmd_error("--profile: \"%s\" is not fast, slow or cpu", o.profile);
-        return ZT_EXIT_USAGE;
-    }
-    struct planning pl = {0};
-    struct zt_err err = {0};
-    code = cmd_load_recipe(&o, n_ranks, true, &pl.r);
+    code = check_options(&o, n_ranks);
+    if (!code)
+        code = cmd_load_recipe(&o, n_ranks, true, &pl.r);
     if (code)
         return code;
     for (int i = 0; i < pl.r->n_notes; i++)
         fprintf(stderr, "note: %s\n", pl.r->notes[i].text);
-    if (o.print_recipe) {
-        struct zt_str out = {0};
-        zt_recipe_print(pl.r, &out);
-        fwrite(zt_str_get(&out), 1, out.len, stdout);
-        zt_str_release(&out);
-    } else if (pl.r->model.params > 0) {
-        print_state_table(pl.r, &o);
-    } else {
-        int rc = build(&pl, &o, n_ranks, &err);
-        if (rc)
-            cmd_error("%s: %s", o.recipe_path, err.msg);
-        else
-            print(&pl, &o);
-        code = zt_exit_code(rc);
-    }
+    if (o.print_recipe)
+        print_recipe(pl.r);
+    else if (pl.r->model.params > 0)
+        code = print_state(pl.r->model.params, &o);
+    else
+        code = print_plan(&pl, &o, n_ranks);
     for (int s = 0; s < N_STAGES; s++)
         if (pl.stages[s])
             zt_plan_free(pl.stages[s]);

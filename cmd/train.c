@@ -5,6 +5,7 @@
 #include "cmd.h"
 
 #include <errno.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/io.h"
@@ -22,6 +23,7 @@ struct job {
     struct zt_model *model;
     struct zt_plan *plan; /* rank 0's */
     struct zt_str log_dir;
+    struct zt_str notes; /* lines "note: ..." */
     int threads;
 };
 
@@ -46,36 +48,72 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
         if (plans[i])
             zt_plan_free(plans[i]);
     free(plans);
+    return rc ? zt_err_wrap(err, "%s", j->o.recipe_path) : 0;
+}
+
+/* How many bytes of a name go into a folder's: not half a UTF-8 character. */
+static int cut_name(const char *name, size_t len)
+{
+    enum { MAX_BYTES = 100 };
+    if (len <= MAX_BYTES)
+        return (int)len;
+    for (len = MAX_BYTES; len > 0 && ((unsigned char)name[len] & 0xc0) == 0x80;)
+        len--;
+    return (int)len;
+}
+
+/* runs/NAME-TIME, and -2, -3 ... for runs that start in the same second. */
+static int make_new_dir(struct job *j, struct zt_err *err)
+{
+    enum { MAX_TRIES = 1000 };
+    const char *slash = strrchr(j->o.recipe_path, '/');
+    const char *name = slash ? slash + 1 : j->o.recipe_path;
+    const char *dot = strrchr(name, '.');
+    size_t len = dot && dot != name ? (size_t)(dot - name) : strlen(name);
+    if (j->r->log.name) {
+        name = j->r->log.name;
+        len = strlen(name);
+    }
+    char when[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    localtime_r(&now, &tm);
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", &tm);
+    int rc = zt_make_dirs("runs", err);
+    for (int i = 1; !rc && i <= MAX_TRIES; i++) {
+        zt_str_reset(&j->log_dir);
+        zt_str_printf(&j->log_dir, "runs/%.*s-%s", cut_name(name, len), name, when);
+        if (i > 1)
+            zt_str_printf(&j->log_dir, "-%d", i);
+        if (mkdir(j->log_dir.buf, 0777) == 0)
+            return 0;
+        if (errno != EEXIST || i == MAX_TRIES)
+            rc = zt_err_errno(err, ZT_EIO, "%s: mkdir", j->log_dir.buf);
+    }
     return rc;
 }
 
-static const char *base_name(const char *path)
+/* What --log_dir or log.dir says; the record of an earlier run in it is not written over. */
+static int make_given_dir(struct job *j, const char *given, struct zt_err *err)
 {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    struct zt_str path = {0};
+    struct stat st;
+    zt_str_puts(&j->log_dir, given);
+    int rc = zt_make_dirs(given, err);
+    zt_str_printf(&path, "%s/metrics.jsonl", given);
+    if (!rc && stat(path.buf, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
+        rc = zt_err_set(err, ZT_EINPUT,
+                        "%s: holds the record of an earlier run; name another folder with "
+                        "--log_dir, or remove it",
+                        path.buf);
+    zt_str_release(&path);
+    return rc;
 }
 
-/* runs/NAME-TIME, or what --log_dir and log.dir say. */
 static int make_log_dir(struct job *j, struct zt_err *err)
 {
     const char *given = j->o.log_dir ? j->o.log_dir : j->r->log.dir;
-    if (given) {
-        zt_str_puts(&j->log_dir, given);
-    } else {
-        const char *file = base_name(j->o.recipe_path);
-        const char *dot = strrchr(file, '.');
-        int name_len = (int)(dot && dot != file ? (size_t)(dot - file) : strlen(file));
-        char when[32];
-        time_t now = time(NULL);
-        struct tm tm;
-        localtime_r(&now, &tm);
-        strftime(when, sizeof when, "%Y%m%d-%H%M%S", &tm);
-        if (j->r->log.name)
-            zt_str_printf(&j->log_dir, "runs/%s-%s", j->r->log.name, when);
-        else
-            zt_str_printf(&j->log_dir, "runs/%.*s-%s", name_len, file, when);
-    }
-    return zt_make_dirs(j->log_dir.buf, err);
+    return given ? make_given_dir(j, given, err) : make_new_dir(j, err);
 }
 
 static void print_start(const struct job *j)
@@ -83,77 +121,94 @@ static void print_start(const struct job *j)
     const struct zt_recipe *r = j->r;
     const struct zt_plan *p = j->plan;
     const struct zt_program *train = &p->programs[ZT_PROG_TRAIN];
-    size_t bytes = 0;
-    char gb[32], gib[32];
-    for (int a = 0; a < ZT_N_ARENAS; a++)
-        bytes += p->ledger.peak[a];
+    long long n_params = j->model->n_elems;
     for (int i = 0; i < r->n_notes; i++)
         fprintf(stderr, "note: %s\n", r->notes[i].text);
+    fputs(zt_str_get(&j->notes), stderr);
     printf("%d %s worker%s x %d thread%s, ZeRO stage %d, %s\n", j->dev.n_workers,
            j->dev.kind == ZT_DEV_CPU ? "CPU" : "GPU", j->dev.n_workers == 1 ? "" : "s", j->threads,
            j->threads == 1 ? "" : "s", p->cfg.stage, zt_dtype_name(p->cfg.dtype));
-    printf("model: %.2f M parameters; batch %lld = micro-batch %lld x accumulation %lld x %d "
-           "ranks, %lld tokens a step\n",
-           (double)j->model->n_elems * 1e-6, (long long)r->batch.train, (long long)r->batch.micro,
-           (long long)r->batch.accum, r->n_ranks, (long long)(r->batch.train * p->cfg.seq_len));
-    printf("plan: %d ops, %d waits, verified on all ranks; %s (%s) per rank\n", train->n_ops,
-           train->n_waits, zt_fmt_gb(gb, sizeof gb, (double)bytes),
-           zt_fmt_gib(gib, sizeof gib, (double)bytes));
+    printf("model: %s, %lld parameters; batch %lld = micro-batch %lld x accumulation %lld x %d "
+           "rank%s, %lld tokens a step\n",
+           r->model.model_type, n_params, (long long)r->batch.train, (long long)r->batch.micro,
+           (long long)r->batch.accum, r->n_ranks, r->n_ranks == 1 ? "" : "s",
+           (long long)(r->batch.train * p->cfg.seq_len));
+    printf("plan: %d ops, %d waits, verified on all ranks\n", train->n_ops, train->n_waits);
+    display_ledger(p);
     printf("run folder: %s\n", j->log_dir.buf);
     fflush(stdout);
+}
+
+/* Folder, resolved recipe and display: what a run needs before workers start. */
+static int prepare(struct job *j, const struct zt_str *recipe, struct zt_env *env,
+                   struct display *display, struct zt_err *err)
+{
+    struct zt_str path = {0};
+    int rc = j->o.env_file ? zt_env_read_file(j->o.env_file, env, err) : 0;
+    if (!rc)
+        rc = make_log_dir(j, err);
+    if (rc)
+        return rc;
+    zt_str_printf(&path, "%s/recipe.yaml", j->log_dir.buf);
+    rc = zt_write_file_atomic(path.buf, recipe->buf, recipe->len, err);
+    zt_str_release(&path);
+    if (!rc)
+        rc = display_init(display, j->log_dir.buf, j->dev.n_workers, j->r->train.steps,
+                          j->r->log.steps_per_print, err);
+    return rc;
+}
+
+static int launch(const struct job *j, const struct zt_str *recipe, const struct zt_env *env,
+                  struct display *display)
+{
+    struct zt_err err = {0};
+    struct zt_launch_opts opts = {
+        .n_workers = j->dev.n_workers,
+        .env = (const char *const *)env->v,
+        .n_env = (int)env->n,
+        .recipe = recipe->buf,
+        .recipe_len = recipe->len,
+        .threads = j->threads,
+        .rank_log_dir = j->o.rank_log_dir,
+        .sink = {.ctx = display,
+                 .line = display_line,
+                 .report = display_report,
+                 .notice = display_notice,
+                 .tick = display_tick,
+                 .flush = display_flush},
+    };
+    struct zt_launch_result result = {0};
+    int rc = zt_launch_run(&opts, &result, &err);
+    int code = rc ? zt_exit_code(rc) : result.exit_code;
+    int lost = display_summary(display, code);
+    if (code)
+        cmd_error("%s", rc ? err.msg : result.summary);
+    if (!lost)
+        return code;
+    cmd_error("standard output: %s", strerror(lost));
+    return code ? code : ZT_EXIT_FAILURE;
 }
 
 static int start_and_wait(struct job *j)
 {
     struct zt_err err = {0};
-    struct zt_str recipe = {0}, path = {0};
+    struct zt_str recipe = {0};
     struct display display;
     struct zt_env env = {0};
+    int code;
     zt_recipe_print(j->r, &recipe);
-    int rc = j->o.env_file ? zt_env_read_file(j->o.env_file, &env, &err) : 0;
-    if (!rc)
-        rc = make_log_dir(j, &err);
-    zt_str_printf(&path, "%s/recipe.yaml", zt_str_get(&j->log_dir));
-    if (!rc)
-        rc = zt_write_file_atomic(path.buf, recipe.buf, recipe.len, &err);
-    zt_str_release(&path);
-    if (!rc)
-        rc = display_init(&display, j->log_dir.buf, j->dev.n_workers, j->r->train.steps,
-                          j->r->log.steps_per_print, j->plan, &err);
+    int rc = prepare(j, &recipe, &env, &display, &err);
     if (rc) {
-        zt_str_release(&recipe);
-        zt_env_release(&env);
         cmd_error("%s", err.msg);
-        return zt_exit_code(rc);
+        code = zt_exit_code(rc);
+    } else {
+        print_start(j);
+        code = launch(j, &recipe, &env, &display);
+        display_release(&display);
     }
-    print_start(j);
-    struct zt_launch_opts opts = {
-        .n_workers = j->dev.n_workers,
-        .env = (const char *const *)env.v,
-        .n_env = (int)env.n,
-        .recipe = recipe.buf,
-        .recipe_len = recipe.len,
-        .threads = j->threads,
-        .rank_log_dir = j->o.rank_log_dir,
-        .sink = {.ctx = &display,
-                 .line = display_line,
-                 .report = display_report,
-                 .notice = display_notice,
-                 .flush = display_flush},
-    };
-    struct zt_launch_result result;
-    rc = zt_launch_run(&opts, &result, &err);
-    display_summary(&display, rc ? zt_exit_code(rc) : result.exit_code);
-    display_release(&display);
     zt_str_release(&recipe);
     zt_env_release(&env);
-    if (rc) {
-        cmd_error("%s", err.msg);
-        return zt_exit_code(rc);
-    }
-    if (result.exit_code)
-        cmd_error("%s", result.summary);
-    return result.exit_code;
+    return code;
 }
 
 int cmd_train(int argc, char **argv)
@@ -172,9 +227,9 @@ int cmd_train(int argc, char **argv)
     j.threads = cmd_threads(j.r, j.dev.n_workers);
     int rc = plan_all_ranks(&j, &err);
     if (!rc)
-        rc = zt_train_check(j.r, j.model, &err);
+        rc = zt_train_check(j.r, j.model, &j.notes, &err);
     if (rc) {
-        cmd_error("%s: %s", j.o.recipe_path, err.msg);
+        cmd_error("%s", err.msg);
         code = zt_exit_code(rc);
     } else {
         code = start_and_wait(&j);
@@ -182,6 +237,7 @@ int cmd_train(int argc, char **argv)
     if (j.plan)
         zt_plan_free(j.plan);
     zt_str_release(&j.log_dir);
+    zt_str_release(&j.notes);
     zt_arena_release(&j.arena);
     zt_recipe_free(j.r);
     return code;

@@ -44,6 +44,9 @@ int64_t zt_dataset_samples(const struct zt_dataset *d);
 int64_t zt_dataset_tokens(const struct zt_dataset *d);
 int zt_dataset_files(const struct zt_dataset *d);
 
+/* Are its tokens bytes of text? Else they are ids of a vocabulary that we do not know. */
+bool zt_dataset_is_text(const struct zt_dataset *d);
+
 /*
  * For the start-up print: "3 files, 1003854 tokens (text as bytes), 15685 samples of 64; 2 files
  * left out: not text".

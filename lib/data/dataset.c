@@ -210,11 +210,17 @@ int zt_dataset_files(const struct zt_dataset *d)
     return d->n_files;
 }
 
+bool zt_dataset_is_text(const struct zt_dataset *d)
+{
+    return d->kind == ZT_TOKENS_TEXT;
+}
+
 void zt_dataset_describe(const struct zt_dataset *d, struct zt_str *out)
 {
-    zt_str_printf(out, "%d file%s, %lld tokens (%s), %lld samples of %lld", d->n_files,
+    zt_str_printf(out, "%d file%s, %lld tokens (%s), %lld sample%s of %lld", d->n_files,
                   d->n_files == 1 ? "" : "s", (long long)d->n_tokens, zt_token_kind_name(d->kind),
-                  (long long)d->n_samples, (long long)d->opts.seq_len);
+                  (long long)d->n_samples, d->n_samples == 1 ? "" : "s",
+                  (long long)d->opts.seq_len);
     if (d->n_short)
         zt_str_printf(out, "; %d too short for a sample", d->n_short);
     if (d->n_left_out)

@@ -164,32 +164,22 @@ static int evaluate(struct run *run, int64_t step, struct zt_err *err)
 static int sample(struct run *run, int64_t step, struct zt_err *err)
 {
     const struct zt_recipe_train *t = &run->r->train;
-    struct zt_sampling s = {t->sample_prompt ? t->sample_prompt : "", t->sample_tokens,
-                            t->sample_temperature, t->sample_top_k, t->seed};
+    struct zt_sampling s = {.prompt = t->sample_prompt,
+                            .is_text = zt_dataset_is_text(run->data.train),
+                            .n_tokens = t->sample_tokens,
+                            .temperature = t->sample_temperature,
+                            .top_k = t->sample_top_k,
+                            .seed = t->seed};
     struct zt_str text = {0};
     int rc = zt_engine_drain(&run->engine, err);
     if (!rc)
         rc = zt_run_sample(&run->engine, &s, step, &text, err);
     run->last_done_ns = 0;
-    if (!rc && run->env->rank == 0) {
-        json_t *bytes = json_stringn(zt_str_get(&text), text.len);
-        if (!bytes) { /* not UTF-8 (a young model's bytes): shown as Latin-1 would be wrong */
-            struct zt_str safe = {0};
-            for (size_t i = 0; i < text.len; i++) {
-                unsigned char ch = (unsigned char)text.buf[i];
-                if (ch < 0x80)
-                    zt_str_add(&safe, &text.buf[i], 1);
-                else
-                    zt_str_printf(&safe, "\\x%02x", ch);
-            }
-            bytes = json_stringn(zt_str_get(&safe), safe.len);
-            zt_str_release(&safe);
-        }
-        rc = report(
-            run,
-            json_pack("{s:s, s:I, s:o}", "type", "sample", "step", (json_int_t)step, "text", bytes),
-            err);
-    }
+    if (!rc && run->env->rank == 0)
+        rc = report(run,
+                    json_pack("{s:s, s:I, s:s}", "type", "sample", "step", (json_int_t)step, "text",
+                              zt_str_get(&text)),
+                    err);
     zt_str_release(&text);
     return rc;
 }
@@ -200,7 +190,7 @@ static int between_steps(struct run *run, int64_t done, bool last, struct zt_err
     const struct zt_recipe_train *t = &run->r->train;
     int rc = 0;
     bool due = t->eval_every > 0 && (done % t->eval_every == 0 || last);
-    if (run->data.val && due)
+    if (due)
         rc = evaluate(run, done, err);
     due = t->sample_every > 0 && done > 0 && (done % t->sample_every == 0 || last);
     if (!rc && due)
@@ -255,7 +245,7 @@ static int conclude(struct run *run, int64_t i, struct zt_err *err)
                           "step %lld: the %s is not finite (loss %g, gradient norm %g); lower the "
                           "learning rate, or set train.on_nonfinite: skip to leave out such steps",
                           (long long)sb->step + 1, isfinite(sb->loss) ? "gradient" : "loss",
-                          sb->loss, sb->grad_norm);
+                          fabs(sb->loss), fabs(sb->grad_norm)); /* no "-nan" */
     return 0;
 }
 
@@ -283,7 +273,7 @@ static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
     }
     while (!rc && seen < step)
         rc = conclude(run, seen++, err);
-    if (!rc && step > 0)
+    if (!rc && step > 0 && !run->stopping)
         rc = between_steps(run, step, true, err);
     *steps_done = step;
     return rc;

@@ -23,11 +23,13 @@ int zt_run_eval(struct zt_engine *e, int64_t max_batches, double *loss, int64_t 
                 struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * Continue a prompt. Every rank computes the same logits and draws the same numbers, so none has to
- * tell the others. Text is bytes; ids of 256 and above are shown as <id>.
+ * Continue a prompt, whose bytes are taken as tokens (zt_train_check has seen that the vocabulary has
+ * them). Every rank computes the same logits and draws the same numbers, so none has to tell the
+ * others. Tokens of text are bytes; other ids are shown as <id>. `text` becomes printable.
  */
 struct zt_sampling {
-    const char *prompt;
+    const char *prompt; /* not empty */
+    bool is_text;
     int64_t n_tokens;
     double temperature;
     int top_k;
@@ -36,6 +38,9 @@ struct zt_sampling {
 
 int zt_run_sample(struct zt_engine *e, const struct zt_sampling *s, int64_t step,
                   struct zt_str *text, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Append bytes so that they are UTF-8 and no terminal's commands: what is not so becomes \xNN. */
+void zt_printable(const void *bytes, size_t n, struct zt_str *out);
 
 /* Pick a token from fp32 logits; `u` uniform in (0, 1). top_k 0: all; temperature 0: the largest. */
 int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, int top_k, double u);

@@ -46,13 +46,52 @@ int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, in
     return (int32_t)best;
 }
 
-static void add_token(struct zt_str *text, int32_t token)
+/* Length of the UTF-8 sequence that p[0..n) starts with and a terminal may be shown; 0: none. */
+static size_t shown_bytes(const unsigned char *p, size_t n)
 {
-    unsigned char byte = (unsigned char)token;
-    if (token < 256)
-        zt_str_add(text, &byte, 1);
-    else
-        zt_str_printf(text, "<%d>", token);
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    if (p[0] < 0x80)
+        return (p[0] >= 0x20 && p[0] != 0x7f) || p[0] == '\n' || p[0] == '\t';
+    size_t len = p[0] >= 0xf8 ? 0 : p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : p[0] >= 0xc0 ? 2 : 0;
+    if (len == 0 || len > n)
+        return 0;
+    uint32_t code = p[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (p[i] & 0x3fu);
+    }
+    bool surrogate = code >= 0xd800 && code < 0xe000, control = code < 0xa0;
+    return code < least[len] || code > 0x10ffff || surrogate || control ? 0 : len;
+}
+
+void zt_printable(const void *bytes, size_t n, struct zt_str *out)
+{
+    const unsigned char *p = bytes;
+    while (n > 0) {
+        size_t len = shown_bytes(p, n);
+        if (len)
+            zt_str_add(out, p, len);
+        else
+            zt_str_printf(out, "\\x%02x", p[0]);
+        len = ZT_MAX(len, (size_t)1);
+        p += len;
+        n -= len;
+    }
+}
+
+static void tokens_to_text(const int32_t *tokens, int64_t n, bool is_text, struct zt_str *text)
+{
+    struct zt_str bytes = {0};
+    for (int64_t i = 0; i < n; i++) {
+        unsigned char byte = (unsigned char)tokens[i];
+        if (is_text && tokens[i] < 256)
+            zt_str_add(&bytes, &byte, 1);
+        else
+            zt_str_printf(&bytes, "<%d>", tokens[i]);
+    }
+    zt_printable(zt_str_get(&bytes), bytes.len, text);
+    zt_str_release(&bytes);
 }
 
 /* Where the last run of a program left its result on the host. */
@@ -70,14 +109,13 @@ int zt_run_sample(struct zt_engine *e, const struct zt_sampling *s, int64_t step
 {
     int64_t T = e->plan->cfg.seq_len, vocab = e->plan->model->cfg.vocab_size;
     int64_t n = (int64_t)strlen(s->prompt), total = n + s->n_tokens;
-    int32_t *tokens = zt_xcalloc((size_t)total + 1, sizeof *tokens);
+    ZT_ASSERT_CMP(n, >, 0);
+    int32_t *tokens = zt_xcalloc((size_t)total, sizeof *tokens);
     int32_t *window = zt_xcalloc((size_t)T, sizeof *window);
     const float *logits = result_of(e, ZT_PROG_GENERATE);
     int rc = 0;
     for (int64_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)(unsigned char)s->prompt[i] % (int32_t)vocab;
-    if (n == 0)
-        tokens[n++] = (int32_t)('\n' % vocab); /* a prompt needs one token */
+        tokens[i] = (unsigned char)s->prompt[i];
     for (; n < total && !rc; n++) {
         int64_t len = ZT_MIN(n, T);
         memset(window, 0, (size_t)T * sizeof *window); /* later positions are not seen */
@@ -91,8 +129,8 @@ int zt_run_sample(struct zt_engine *e, const struct zt_sampling *s, int64_t step
         struct zt_philox_block b = zt_philox(s->seed, ZT_RNG_SAMPLE, (uint64_t)step, (uint64_t)n);
         tokens[n] = zt_pick_token(logits, vocab, s->temperature, s->top_k, zt_uniform(b.v[0]));
     }
-    for (int64_t i = 0; i < n && !rc; i++)
-        add_token(text, tokens[i]);
+    if (!rc)
+        tokens_to_text(tokens, n, s->is_text, text);
     free(tokens);
     free(window);
     return rc;

@@ -8,6 +8,10 @@ int zt_train_model(const struct zt_recipe *r, struct zt_arena *arena, struct zt_
                    struct zt_err *err)
 {
     const struct zt_recipe_model *m = &r->model;
+    if (!m->model_type)
+        return zt_err_set(err, ZT_EINPUT,
+                          "model is missing: give model.model_type and its sizes, model.config, or "
+                          "model.from");
     struct zt_model_config cfg = {
         .type = strcmp(m->model_type, "gpt2") == 0 ? ZT_MODEL_GPT2 : ZT_MODEL_LLAMA,
         .n_layer = (int)m->n_layer,
@@ -63,7 +67,7 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
         .micro_batch = r->batch.micro,
         .seq_len = r->data.seq_len,
         .accum = (int)r->batch.accum,
-        .eval_micro_batch = r->data.val.n || r->data.val_fraction > 0 ? r->batch.micro : 0,
+        .eval_micro_batch = r->train.eval_every > 0 ? r->batch.micro : 0,
         .generate = r->train.sample_every > 0,
         .recompute = r->train.recompute ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE,
         .offload_optimizer = offload_of(r->zero.offload_optimizer),
@@ -82,6 +86,17 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
     return 0;
 }
 
+/* Where the value of a key stands: "recipe.yaml:3:5", "--set a.b=c"; the file when it has no place. */
+static const char *origin(const struct zt_recipe *r, const char *key)
+{
+    for (int i = 0; i < r->n_values; i++) {
+        const char *at = r->values[i].origin;
+        if (strcmp(r->values[i].key, key) == 0 && strcmp(at, "default") && strcmp(at, "derived"))
+            return at;
+    }
+    return r->path;
+}
+
 static int open_dataset(const struct zt_recipe *r, const struct zt_str_list *paths,
                         const int64_t range[2], const char *key, bool shuffle,
                         struct zt_dataset **out, struct zt_err *err)
@@ -95,7 +110,7 @@ static int open_dataset(const struct zt_recipe *r, const struct zt_str_list *pat
         .shuffle = shuffle,
         .seed = r->train.seed,
     };
-    return zt_dataset_open(&opts, out, err) ? zt_err_wrap(err, "%s", key) : 0;
+    return zt_dataset_open(&opts, out, err) ? zt_err_wrap(err, "%s: %s", origin(r, key), key) : 0;
 }
 
 /* data.val_fraction holds out the end of the training tokens. */
@@ -131,7 +146,8 @@ int zt_run_data_open(const struct zt_recipe *r, struct zt_run_data *d, struct zt
         rc = open_dataset(r, &r->data.train, train, "data.train", r->data.shuffle, &d->train, err);
     /* A limited evaluation takes the same shuffled part of the set every time. */
     if (!rc && (r->data.val.n || held_out))
-        rc = open_dataset(r, val_paths, val, "data.val", r->train.eval_batches > 0, &d->val, err);
+        rc = open_dataset(r, val_paths, val, held_out ? "data.val_fraction" : "data.val",
+                          r->train.eval_batches > 0, &d->val, err);
     if (rc)
         zt_run_data_close(d);
     return rc;
@@ -146,18 +162,67 @@ void zt_run_data_close(struct zt_run_data *d)
     memset(d, 0, sizeof *d);
 }
 
-int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct zt_err *err)
+/* A prompt is bytes, and they are the tokens. */
+static int check_prompt(const struct zt_recipe *r, const struct zt_model *m, struct zt_err *err)
+{
+    const char *key = "train.sample_prompt";
+    if (r->train.sample_every > 0 && !*r->train.sample_prompt)
+        return zt_err_set(err, ZT_EINPUT, "%s: %s: a sample needs a byte to start with",
+                          origin(r, key), key);
+    for (const char *c = r->train.sample_prompt; *c && r->train.sample_every > 0; c++) {
+        int byte = (unsigned char)*c;
+        if (byte >= m->cfg.vocab_size)
+            return zt_err_set(err, ZT_EINPUT,
+                              "%s: %s: byte %d of it is %d, but the model's vocabulary has %lld "
+                              "tokens (0 to %lld); give another prompt, or sample_every: 0",
+                              origin(r, key), key, (int)(c - r->train.sample_prompt) + 1, byte,
+                              (long long)m->cfg.vocab_size, (long long)m->cfg.vocab_size - 1);
+    }
+    return 0;
+}
+
+/* What works, but perhaps not as meant. */
+static void note_odd(const struct zt_recipe *r, const struct zt_run_data *d, struct zt_str *notes)
+{
+    int64_t samples = zt_dataset_samples(d->train);
+    if (samples < r->batch.train)
+        zt_str_printf(
+            notes,
+            "note: %s: data.train: a step takes %lld samples, and there are %lld: each step "
+            "sees some of them more than once\n",
+            origin(r, "data.train"), (long long)r->batch.train, (long long)samples);
+    if (d->val && r->train.eval_every == 0)
+        zt_str_printf(notes,
+                      "note: %s: validation data is given, but train.eval_every is 0: it is never "
+                      "used\n",
+                      origin(r, r->data.val.n ? "data.val" : "data.val_fraction"));
+    if (r->train.sample_every > 0 && !zt_dataset_is_text(d->train))
+        zt_str_printf(notes,
+                      "note: %s: train.sample_every: the data are token ids, and no tokenizer is "
+                      "known: samples are shown as ids, and the prompt's bytes are taken as ids\n",
+                      origin(r, "train.sample_every"));
+}
+
+int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct zt_str *notes,
+                   struct zt_err *err)
 {
     struct zt_run_data d;
-    int rc = zt_run_data_open(r, &d, err);
+    struct zt_weights w;
+    if (!m->ops->forward || !m->ops->backward)
+        return zt_err_set(err, ZT_EUNSUPPORTED,
+                          "%s: model.model_type: %s can be planned, but not trained yet",
+                          origin(r, "model.model_type"), r->model.model_type);
+    int rc = check_prompt(r, m, err);
+    if (!rc)
+        rc = zt_run_data_open(r, &d, err);
     if (rc)
         return rc;
+    note_odd(r, &d, notes);
     zt_run_data_close(&d);
     if (!r->model.from)
         return 0;
-    struct zt_weights w;
-    rc = zt_weights_open(r->model.from, m, &w, err);
-    if (!rc)
-        zt_weights_close(&w);
-    return rc;
+    if (zt_weights_open(r->model.from, m, &w, err))
+        return zt_err_wrap(err, "%s: model.from", origin(r, "model.from"));
+    zt_weights_close(&w);
+    return 0;
 }

@@ -30,10 +30,11 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
                          struct zt_plan_config *cfg, struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * Everything that can be known to be wrong before a process is started: data files open and hold
- * enough, weights match the model, shapes fit. For runs whose files are on this host.
+ * Everything that can be known to be wrong before a process is started: the model can be computed,
+ * data files open and hold enough, weights match the model, a prompt fits the vocabulary. What is odd
+ * but not wrong is appended to `notes`, a line each. For runs whose files are on this host.
  */
-int zt_train_check(const struct zt_recipe *r, const struct zt_model *m,
+int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct zt_str *notes,
                    struct zt_err *err) ZT_MUST_CHECK;
 
 /* One worker's surroundings. */
