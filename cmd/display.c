@@ -454,8 +454,9 @@ static void print_outcome(struct display *d)
     zt_str_puts(out, "\n");
 }
 
-int display_summary(struct display *d, int exit_code)
+int display_summary(struct display *d, int exit_code, bool told_to_end)
 {
+    d->out.no_wait = d->err.no_wait = told_to_end;
     if (d->stale)
         draw_live_line(d);
     if (d->line_open) /* the last state stays on the screen */

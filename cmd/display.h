@@ -61,8 +61,9 @@ void display_ledger(const struct zt_plan *p);
 
 /*
  * After the job, to the person and to summary.json: loss before and after, speed, memory predicted
- * beside measured. Blocks. Returns 0, or the errno that output to the person was lost with.
+ * beside measured. Blocks, but told to end it waits for no reader. Returns 0, or the errno that output
+ * to the person was lost with.
  */
-int display_summary(struct display *d, int exit_code) ZT_MUST_CHECK;
+int display_summary(struct display *d, int exit_code, bool told_to_end) ZT_MUST_CHECK;
 
 #endif

@@ -180,7 +180,8 @@ static int launch(const struct job *j, const struct zt_str *recipe, const struct
     struct zt_launch_result result = {0};
     int rc = zt_launch_run(&opts, &result, &err);
     int code = rc ? zt_exit_code(rc) : result.exit_code;
-    int lost = display_summary(display, code);
+    bool told_to_end = !rc && result.first_rank < 0 && code > 128;
+    int lost = display_summary(display, code, told_to_end);
     if (code)
         cmd_error("%s", rc ? err.msg : result.summary);
     if (!lost)
