@@ -8,9 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -22,13 +20,12 @@
 #include "launch/env.h"
 #include "launch/lines.h"
 #include "launch/link.h"
-#include "launch/proctree.h"
 #include "launch/ranklog.h"
 #include "launch/spawn.h"
+#include "launch/supervisor.h"
 
 enum {
     PEER_LOST_MS = 1000, /* how long a lost peer's own report may be behind those that lost it */
-    SWEEP_MS = 5000,
 };
 
 struct front {
@@ -37,7 +34,7 @@ struct front {
     struct zt_link link;
     int err_fd; /* the agent's stderr */
     struct zt_lines err_lines;
-    int sig_fd;
+    int sig_fd;  /* of a zt_supervisor */
     pid_t agent; /* 0: not started, or reaped */
     int agent_status;
     bool greeted, ended;
@@ -50,14 +47,6 @@ struct front {
     int64_t peer_lost_ns;  /* when the first rank lost a peer; 0: none did */
     enum zt_stop stop;
     int user_signal;
-};
-
-/* What zt_launch_run() changes in its process, to be put back. */
-struct process_state {
-    sigset_t mask;
-    struct sigaction chld;
-    int subreaper;
-    struct zt_pids children; /* those that are none of our business */
 };
 
 static ZT_PRINTF(2, 3) void notice(const struct front *f, const char *fmt, ...)
@@ -112,6 +101,9 @@ static int check_opts(const struct zt_launch_opts *o, struct zt_err *err)
     if (!(o->grace_s >= 0 && o->grace_s <= SECONDS_MAX) ||
         !(o->silence_s >= 0 && o->silence_s <= SECONDS_MAX))
         return zt_err_set(err, ZT_EINPUT, "a grace or silence outside 0 to %d s", SECONDS_MAX);
+    if (o->threads < 0 || o->threads > ZT_JOB_THREADS_MAX)
+        return zt_err_set(err, ZT_EINPUT, "%d threads for a worker; up to %d are possible",
+                          o->threads, ZT_JOB_THREADS_MAX);
     size_t bytes = 0;
     for (int i = 0; o->program && o->program[i]; i++)
         bytes += strlen(o->program[i]) + 4;
@@ -122,33 +114,6 @@ static int check_opts(const struct zt_launch_opts *o, struct zt_err *err)
 }
 
 /* ---- the agent process ---- */
-
-/* 0, or an errno value. */
-static int spawn_agent(pid_t *pid, int sock, int err_fd)
-{
-    static char name[] = "zerotrain", cmd[] = "agent";
-    char *const argv[] = {name, cmd, NULL};
-    posix_spawn_file_actions_t fds;
-    posix_spawnattr_t attr;
-    sigset_t none;
-    sigemptyset(&none);
-    if (posix_spawn_file_actions_init(&fds))
-        return ENOMEM;
-    int rc = posix_spawnattr_init(&attr);
-    if (rc)
-        goto out;
-    /* A session of its own: Ctrl-C in the terminal must reach the front end alone. */
-    if ((rc = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID)) == 0 &&
-        (rc = posix_spawnattr_setsigmask(&attr, &none)) == 0 &&
-        (rc = posix_spawn_file_actions_adddup2(&fds, sock, STDIN_FILENO)) == 0 &&
-        (rc = posix_spawn_file_actions_adddup2(&fds, sock, STDOUT_FILENO)) == 0 &&
-        (rc = posix_spawn_file_actions_adddup2(&fds, err_fd, STDERR_FILENO)) == 0)
-        rc = posix_spawn(pid, "/proc/self/exe", &fds, &attr, argv, environ);
-    posix_spawnattr_destroy(&attr);
-out:
-    posix_spawn_file_actions_destroy(&fds);
-    return rc;
-}
 
 static int start_agent(struct front *f, struct zt_err *err)
 {
@@ -161,7 +126,7 @@ static int start_agent(struct front *f, struct zt_err *err)
         return zt_err_errno(err, ZT_ESYS, "pipe");
     }
     int rc = zt_link_open(&f->link, sock[0], sock[0], err);
-    errno = rc ? 0 : spawn_agent(&f->agent, sock[1], errs[1]);
+    errno = rc ? 0 : zt_spawn_agent(&f->agent, sock[1], errs[1]);
     if (errno) {
         f->agent = 0;
         rc = zt_err_errno(err, ZT_ESYS, "cannot start the agent (/proc/self/exe)");
@@ -453,30 +418,6 @@ static void run(struct front *f)
         sink->flush(sink->ctx);
 }
 
-/*
- * The agent died before it could end its workers. They die with it, but not what they had started:
- * that hangs below us now.
- */
-static void sweep(const struct process_state *old)
-{
-    int64_t give_up_ns = zt_now_ns() + SWEEP_MS * (int64_t)1000000;
-    for (int n = 1; n > 0 && zt_now_ns() < give_up_ns;) {
-        struct zt_pids now = {0};
-        n = zt_tree_kill(&old->children);
-        zt_tree_children(&now);
-        for (size_t i = 0; i < now.n; i++) {
-            bool ours = true;
-            for (size_t j = 0; j < old->children.n; j++)
-                ours = ours && now.v[i] != old->children.v[j];
-            if (ours)
-                waitpid(now.v[i], NULL, WNOHANG);
-        }
-        zt_pids_release(&now);
-        if (n > 0)
-            poll(NULL, 0, 20);
-    }
-}
-
 /* ---- the end ---- */
 
 static void describe_failure(struct front *f, struct zt_launch_result *res, struct zt_str *s)
@@ -551,52 +492,11 @@ static int start_failure(const struct front *f, struct zt_err *err)
     return err->code;
 }
 
-static int enter(struct front *f, struct process_state *old, struct zt_err *err)
-{
-    static const int handled[] = {SIGCHLD, SIGINT, SIGTERM, SIGPIPE, SIGTSTP};
-    struct sigaction sa;
-    sigset_t mask;
-    sigemptyset(&mask);
-    for (size_t i = 0; i < ZT_ARRAY_LEN(handled); i++)
-        sigaddset(&mask, handled[i]);
-    /*
-     * Ignored hang-ups mean nohup. An ignored SIGINT means less: every shell script ignores it for
-     * its background jobs, and who sends it then means us.
-     */
-    if (sigaction(SIGHUP, NULL, &sa) == 0 && sa.sa_handler != SIG_IGN)
-        sigaddset(&mask, SIGHUP);
-    f->sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (f->sig_fd < 0)
-        return zt_err_errno(err, ZT_ESYS, "signalfd");
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = SIG_DFL;
-    zt_tree_children(&old->children);
-    prctl(PR_GET_CHILD_SUBREAPER, &old->subreaper);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    sigaction(SIGCHLD, &sa, &old->chld);
-    pthread_sigmask(SIG_BLOCK, &mask, &old->mask);
-    return 0;
-}
-
-static void leave(struct front *f, struct process_state *old)
-{
-    struct signalfd_siginfo si;
-    if (f->sig_fd < 0)
-        return;
-    while (read(f->sig_fd, &si, sizeof si) == sizeof si)
-        ; /* already on our way out */
-    pthread_sigmask(SIG_SETMASK, &old->mask, NULL);
-    sigaction(SIGCHLD, &old->chld, NULL);
-    prctl(PR_SET_CHILD_SUBREAPER, old->subreaper);
-    zt_pids_release(&old->children);
-    close(f->sig_fd);
-}
-
 int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *result,
                   struct zt_err *err)
 {
     struct front f = {.opts = opts, .err_fd = -1, .sig_fd = -1, .link = {.rfd = -1, .wfd = -1}};
-    struct process_state old = {0};
+    struct zt_supervisor super = {.sig_fd = -1};
     memset(result, 0, sizeof *result);
     result->first_rank = -1;
     gethostname(f.host, sizeof f.host - 1);
@@ -604,18 +504,19 @@ int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *re
     if (!rc)
         rc = zt_ranklogs_init(&f.logs, opts->n_workers, opts->rank_log_dir, err);
     if (!rc)
-        rc = enter(&f, &old, err);
+        rc = zt_supervisor_init(&super, err);
+    f.sig_fd = super.sig_fd;
     if (!rc)
         rc = start_agent(&f, err);
     if (!rc) {
         run(&f);
         if (!f.ended)
-            sweep(&old);
+            zt_supervisor_sweep(&super);
         rc = start_failure(&f, err);
         if (!rc)
             conclude(&f, result);
     }
-    leave(&f, &old);
+    zt_supervisor_release(&super);
     zt_link_close(&f.link);
     if (f.err_fd >= 0)
         close(f.err_fd);

@@ -17,8 +17,9 @@
  * A worker that ends because a peer was lost (ZT_EPEER) exits with ZT_EXIT_PEER_LOST, so that it is
  * not taken for the first failure.
  *
- * Files: front.c (front end), agent.c and spawn.c (agent), worker.c (a worker's side), blame.c (which
- * death came first), over link.c (frames on descriptors), proto.c, lines.c, env.c, proctree.c.
+ * Files: front.c and supervisor.c (front end), agent.c and spawn.c (agent), worker.c (a worker's
+ * side), blame.c (which death came first), over link.c (frames on descriptors), proto.c, lines.c,
+ * env.c, ranklog.c, proctree.c.
  */
 #ifndef ZT_LAUNCH_LAUNCH_H
 #define ZT_LAUNCH_LAUNCH_H

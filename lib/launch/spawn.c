@@ -10,7 +10,7 @@
 
 #include "base/arena.h"
 
-enum { JOB_OWN = 1, JOB_DEVICES = 2, JOB_THREADS_MAX = 4096 };
+enum { JOB_OWN = 1, JOB_DEVICES = 2 };
 
 void zt_job_put(const struct zt_job *job, struct zt_str *out)
 {
@@ -70,7 +70,7 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     job->silence_ns = (int64_t)zt_get_u32(&c) * 1000000;
     const unsigned char *secret = zt_get_bytes(&c, sizeof job->secret);
     if (c.bad || n < 1 || n > ZT_LAUNCH_MAX_WORKERS || world > INT32_MAX || first > world ||
-        n > world - first || threads > JOB_THREADS_MAX)
+        n > world - first || threads > ZT_JOB_THREADS_MAX)
         return zt_err_set(err, ZT_EPROTO, "malformed JOB frame");
     memcpy(job->secret, secret, sizeof job->secret);
     job->n_workers = (int)n;

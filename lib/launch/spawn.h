@@ -9,6 +9,8 @@
 #include "launch/lines.h"
 #include "launch/link.h"
 
+enum { ZT_JOB_THREADS_MAX = 4096 };
+
 /* What all workers of this agent have in common. */
 struct zt_job {
     int n_workers, first_rank, world, threads;

@@ -265,6 +265,18 @@ TEST(launch_workers_get_their_task)
     release_job(&j);
 }
 
+TEST(launch_most_workers)
+{
+    struct job j = {0};
+    run_job(&j, 64, "report");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 0);
+    CHECK_INT(j.n_reports, 64);
+    CHECK_HAS(j.reports.buf, "63 63/64 local 63");
+    CHECK(!strstr(j.reports.buf, "no arena") && !strstr(j.reports.buf, "no control"));
+    release_job(&j);
+}
+
 TEST(launch_interrupt_asks_first)
 {
     struct job j = {.raise_at_report = 2, .raise_what = SIGINT};

@@ -1,0 +1,98 @@
+#include "launch/supervisor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err)
+{
+    static const int handled[] = {SIGCHLD, SIGINT, SIGTERM, SIGPIPE, SIGTSTP};
+    struct sigaction sa;
+    sigset_t mask;
+    sigemptyset(&mask);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(handled); i++)
+        sigaddset(&mask, handled[i]);
+    /*
+     * Ignored hang-ups mean nohup. An ignored SIGINT means less: every shell script ignores it for
+     * its background jobs, and who sends it then means us.
+     */
+    if (sigaction(SIGHUP, NULL, &sa) == 0 && sa.sa_handler != SIG_IGN)
+        sigaddset(&mask, SIGHUP);
+    s->sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (s->sig_fd < 0)
+        return zt_err_errno(err, ZT_ESYS, "signalfd");
+    memset(&sa, 0, sizeof sa);
+    sa.sa_handler = SIG_DFL;
+    zt_tree_children(&s->children);
+    prctl(PR_GET_CHILD_SUBREAPER, &s->subreaper);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigaction(SIGCHLD, &sa, &s->chld);
+    pthread_sigmask(SIG_BLOCK, &mask, &s->mask);
+    return 0;
+}
+
+void zt_supervisor_release(struct zt_supervisor *s)
+{
+    struct signalfd_siginfo si;
+    if (s->sig_fd < 0)
+        return;
+    while (read(s->sig_fd, &si, sizeof si) == sizeof si)
+        ; /* already on our way out */
+    pthread_sigmask(SIG_SETMASK, &s->mask, NULL);
+    sigaction(SIGCHLD, &s->chld, NULL);
+    prctl(PR_SET_CHILD_SUBREAPER, s->subreaper);
+    zt_pids_release(&s->children);
+    close(s->sig_fd);
+}
+
+void zt_supervisor_sweep(const struct zt_supervisor *s)
+{
+    int64_t give_up_ns = zt_now_ns() + 5 * (int64_t)1000000000;
+    for (int n = 1; n > 0 && zt_now_ns() < give_up_ns;) {
+        struct zt_pids now = {0};
+        n = zt_tree_kill(&s->children);
+        zt_tree_children(&now);
+        for (size_t i = 0; i < now.n; i++) {
+            bool ours = true;
+            for (size_t j = 0; j < s->children.n; j++)
+                ours = ours && now.v[i] != s->children.v[j];
+            if (ours)
+                waitpid(now.v[i], NULL, WNOHANG);
+        }
+        zt_pids_release(&now);
+        if (n > 0)
+            poll(NULL, 0, 20);
+    }
+}
+
+int zt_spawn_agent(pid_t *pid, int sock, int err_fd)
+{
+    static char name[] = "zerotrain", cmd[] = "agent";
+    char *const argv[] = {name, cmd, NULL};
+    posix_spawn_file_actions_t fds;
+    posix_spawnattr_t attr;
+    sigset_t none;
+    sigemptyset(&none);
+    if (posix_spawn_file_actions_init(&fds))
+        return ENOMEM;
+    int rc = posix_spawnattr_init(&attr);
+    if (rc)
+        goto out;
+    /* A session of its own: Ctrl-C in the terminal must reach the front end alone. */
+    if ((rc = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID)) == 0 &&
+        (rc = posix_spawnattr_setsigmask(&attr, &none)) == 0 &&
+        (rc = posix_spawn_file_actions_adddup2(&fds, sock, STDIN_FILENO)) == 0 &&
+        (rc = posix_spawn_file_actions_adddup2(&fds, sock, STDOUT_FILENO)) == 0 &&
+        (rc = posix_spawn_file_actions_adddup2(&fds, err_fd, STDERR_FILENO)) == 0)
+        rc = posix_spawn(pid, "/proc/self/exe", &fds, &attr, argv, environ);
+    posix_spawnattr_destroy(&attr);
+out:
+    posix_spawn_file_actions_destroy(&fds);
+    return rc;
+}

@@ -1,0 +1,33 @@
+/*
+ * supervisor.h: what the front end changes in its process while a job runs, and puts back: signals
+ * come through a descriptor, and orphans hang below it.
+ */
+#ifndef ZT_LAUNCH_SUPERVISOR_H
+#define ZT_LAUNCH_SUPERVISOR_H
+
+#include "base/err.h"
+#include "launch/proctree.h"
+
+#include <signal.h>
+
+struct zt_supervisor {
+    int sig_fd; /* a signalfd, non-blocking; -1: nothing was changed */
+    sigset_t mask;
+    struct sigaction chld;
+    int subreaper;
+    struct zt_pids children; /* those of before, which are none of our business */
+};
+
+int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err) ZT_MUST_CHECK;
+void zt_supervisor_release(struct zt_supervisor *s);
+
+/*
+ * After an agent that died before it could end its workers: they died with it, but not what they had
+ * started; that hangs below us now and is killed.
+ */
+void zt_supervisor_sweep(const struct zt_supervisor *s);
+
+/* Start this program as `agent` with `sock` as stdin and stdout. 0, or an errno value. */
+int zt_spawn_agent(pid_t *pid, int sock, int err_fd);
+
+#endif
