@@ -4,4 +4,4 @@
 set -eu
 cd "$(dirname "$0")/.." || exit 1
 scripts/install-deps.sh --test
-exec make -s test
+exec test/run.sh
