@@ -4,6 +4,7 @@
 #ifndef ZT_CMD_CMD_H
 #define ZT_CMD_CMD_H
 
+#include "base/arena.h"
 #include "base/err.h"
 #include "base/str.h"
 #include "recipe/recipe.h"
@@ -51,13 +52,15 @@ struct cmd_options {
     int rank;
     bool schedule, print_recipe, json;
     const char *profile;
+    struct zt_arena arena; /* of the lists */
 };
 
 /*
  * Parse argv. Returns -1 to go on, or an exit code (after --help: 0; after a message: ZT_EXIT_USAGE).
- * o's lists are allocated; the process ends before they matter.
+ * Release o in either case.
  */
 int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o);
+void cmd_options_release(struct cmd_options *o);
 
 /* The recipe with options applied; prints its errors. 0 or an exit code. */
 int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan,

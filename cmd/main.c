@@ -91,9 +91,9 @@ int main(int argc, char **argv)
 {
     int code = run_command(argc, argv);
     errno = 0;
-    if (fflush(stdout) || ferror(stdout)) {
+    if ((fflush(stdout) || ferror(stdout)) && code == ZT_EXIT_OK) {
         cmd_error("standard output: %s", errno ? strerror(errno) : "could not be written");
-        return code ? code : ZT_EXIT_FAILURE;
+        return ZT_EXIT_FAILURE;
     }
     return code;
 }

@@ -3,8 +3,6 @@
 #include <getopt.h>
 #include <limits.h>
 
-#include "base/arena.h"
-
 enum {
     OPT_NUM_GPUS = 256,
     OPT_DEVICE,
@@ -71,12 +69,6 @@ static void print_usage(bool plan)
     printf("\nSee zerotrain%s(1) and zerotrain-recipe(5).\n", plan ? "-plan" : "");
 }
 
-static void push(struct zt_str_list *l, const char *item)
-{
-    l->items = zt_xrealloc(l->items, (size_t)l->n + 1, sizeof *l->items);
-    l->items[l->n++] = item;
-}
-
 static bool parse_count(const char *name, const char *text, int64_t least, int64_t most, int *out)
 {
     int64_t v;
@@ -92,6 +84,7 @@ static bool parse_count(const char *name, const char *text, int64_t least, int64
 static int take(int opt, bool plan, struct cmd_options *o)
 {
     enum { MAX_RANKS = 1 << 20 };
+    int64_t seed;
     switch (opt) {
     case OPT_NUM_GPUS:
         return parse_count("num_gpus", optarg, 1, MAX_RANKS, &o->num_gpus) ? -1 : ZT_EXIT_USAGE;
@@ -105,12 +98,16 @@ static int take(int opt, bool plan, struct cmd_options *o)
         o->device = optarg;
         return -1;
     case OPT_SET:
-        push(&o->set, optarg);
+        o->set.items[o->set.n++] = optarg;
         return -1;
     case OPT_DS_CONFIG:
-        push(&o->deepspeed_configs, optarg);
+        o->deepspeed_configs.items[o->deepspeed_configs.n++] = optarg;
         return -1;
     case OPT_SEED:
+        if (!zt_parse_i64(optarg, &seed) || seed < 0) {
+            cmd_error("--seed: \"%s\" is not a whole number from 0", optarg);
+            return ZT_EXIT_USAGE;
+        }
         o->seed = optarg;
         return -1;
     case OPT_LOG_DIR:
@@ -140,22 +137,49 @@ static int take(int opt, bool plan, struct cmd_options *o)
     case OPT_VERSION:
         printf("zerotrain %s\n", ZT_VERSION);
         return ZT_EXIT_OK;
-    default: /* getopt has said what is wrong */
-        fprintf(stderr, "Try: zerotrain %s --help\n", plan ? "plan" : "train");
+    default:
+        ZT_ASSERT_CMP(opt, ==, OPT_HELP); /* every row has a case */
         return ZT_EXIT_USAGE;
     }
+}
+
+/* What getopt found wrong with `given`, "--name" or "--name=value". */
+static int refuse(int what, const char *given, bool plan)
+{
+    const char *names[ZT_ARRAY_LEN(rows)];
+    char name[64];
+    size_t n = 0;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
+        if (plan ? rows[i].plan : rows[i].train)
+            names[n++] = rows[i].name;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(given, "="), given);
+    const char *near = zt_nearest(name + strspn(name, "-"), names, n);
+    if (what == ':')
+        cmd_error("%s: needs a value", name);
+    else if (optopt > UCHAR_MAX)
+        cmd_error("%s: takes no value", name);
+    else if (near)
+        cmd_error("%s: no such option; did you mean --%s?", name, near);
+    else
+        cmd_error("%s: no such option; see zerotrain %s --help", name, plan ? "plan" : "train");
+    return ZT_EXIT_USAGE;
 }
 
 int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
 {
     struct option longopts[ZT_ARRAY_LEN(rows) + 1] = {{0}};
-    size_t n = 0;
+    size_t n = 0, n_args = (size_t)argc + 1;
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
         if (plan ? rows[i].plan : rows[i].train)
             longopts[n++] = (struct option){rows[i].name, rows[i].has_arg, NULL, rows[i].val};
     *o = (struct cmd_options){.device = "auto"};
+    o->set.items = zt_arena_alloc(&o->arena, n_args, sizeof *o->set.items);
+    o->deepspeed_configs.items = zt_arena_alloc(&o->arena, n_args, sizeof *o->set.items);
     int opt;
-    while ((opt = getopt_long(argc, argv, "h", longopts, NULL)) != -1) {
+    opterr = 0;
+    while ((opt = getopt_long(argc, argv, ":h", longopts, NULL)) != -1) {
+        if (opt == '?' || opt == ':')
+            return refuse(opt, argv[optind - 1], plan);
         int rc = take(opt == 'h' ? OPT_HELP : opt, plan, o);
         if (rc >= 0)
             return rc;
@@ -166,12 +190,14 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
         return ZT_EXIT_USAGE;
     }
     o->recipe_path = argv[optind];
-    if (o->seed) {
-        char *s = zt_xcalloc(strlen(o->seed) + 16, 1);
-        snprintf(s, strlen(o->seed) + 16, "train.seed=%s", o->seed);
-        push(&o->set, s);
-    }
+    if (o->seed)
+        o->set.items[o->set.n++] = zt_arena_printf(&o->arena, "train.seed=%s", o->seed);
     return -1;
+}
+
+void cmd_options_release(struct cmd_options *o)
+{
+    zt_arena_release(&o->arena);
 }
 
 int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan, struct zt_recipe **out)

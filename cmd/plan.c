@@ -117,31 +117,38 @@ static int check_options(const struct cmd_options *o, int n_ranks)
     return ZT_EXIT_USAGE;
 }
 
-int cmd_plan(int argc, char **argv)
+/* The subcommand, once its options are known. */
+static int plan(const struct cmd_options *o)
 {
-    struct cmd_options o;
     struct planning pl = {0};
-    int code = cmd_parse(argc, argv, true, &o);
-    if (code >= 0)
-        return code;
-    int n_ranks = o.num_gpus ? o.num_gpus : 1;
-    code = check_options(&o, n_ranks);
+    int n_ranks = o->num_gpus ? o->num_gpus : 1;
+    int code = check_options(o, n_ranks);
     if (!code)
-        code = cmd_load_recipe(&o, n_ranks, true, &pl.r);
+        code = cmd_load_recipe(o, n_ranks, true, &pl.r);
     if (code)
         return code;
     for (int i = 0; i < pl.r->n_notes; i++)
         fprintf(stderr, "note: %s\n", pl.r->notes[i].text);
-    if (o.print_recipe)
+    if (o->print_recipe)
         print_recipe(pl.r);
     else if (pl.r->model.params > 0)
-        code = print_state(pl.r->model.params, &o);
+        code = print_state(pl.r->model.params, o);
     else
-        code = print_plan(&pl, &o, n_ranks);
+        code = print_plan(&pl, o, n_ranks);
     for (int s = 0; s < N_STAGES; s++)
         if (pl.stages[s])
             zt_plan_free(pl.stages[s]);
     zt_arena_release(&pl.arena);
     zt_recipe_free(pl.r);
+    return code;
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    struct cmd_options o;
+    int code = cmd_parse(argc, argv, true, &o);
+    if (code < 0)
+        code = plan(&o);
+    cmd_options_release(&o);
     return code;
 }

@@ -212,34 +212,37 @@ static int start_and_wait(struct job *j)
     return code;
 }
 
+/* The subcommand, once its options are known. */
+static int train(struct job *j)
+{
+    struct zt_err err = {0};
+    int code = cmd_pick_devices(&j->o, &j->dev);
+    if (!code)
+        code = cmd_load_recipe(&j->o, j->dev.n_workers, false, &j->r);
+    if (code)
+        return code;
+    j->threads = cmd_threads(j->r, j->dev.n_workers);
+    int rc = plan_all_ranks(j, &err);
+    if (!rc)
+        rc = zt_train_check(j->r, j->model, &j->notes, &err);
+    if (!rc)
+        return start_and_wait(j);
+    cmd_error("%s", err.msg);
+    return zt_exit_code(rc);
+}
+
 int cmd_train(int argc, char **argv)
 {
     struct job j = {0};
-    struct zt_err err = {0};
     int code = cmd_parse(argc, argv, false, &j.o);
-    if (code >= 0)
-        return code;
-    code = cmd_pick_devices(&j.o, &j.dev);
-    if (code)
-        return code;
-    code = cmd_load_recipe(&j.o, j.dev.n_workers, false, &j.r);
-    if (code)
-        return code;
-    j.threads = cmd_threads(j.r, j.dev.n_workers);
-    int rc = plan_all_ranks(&j, &err);
-    if (!rc)
-        rc = zt_train_check(j.r, j.model, &j.notes, &err);
-    if (rc) {
-        cmd_error("%s", err.msg);
-        code = zt_exit_code(rc);
-    } else {
-        code = start_and_wait(&j);
-    }
+    if (code < 0)
+        code = train(&j);
     if (j.plan)
         zt_plan_free(j.plan);
     zt_str_release(&j.log_dir);
     zt_str_release(&j.notes);
     zt_arena_release(&j.arena);
     zt_recipe_free(j.r);
+    cmd_options_release(&j.o);
     return code;
 }

@@ -298,7 +298,10 @@ struct zt_dev_ops {
     void (*free_host)(struct zt_dev *d, void *p, size_t bytes);
     int (*memory)(struct zt_dev *d, size_t *free_bytes, size_t *total_bytes, struct zt_err *err);
 
-    /* Streams. n_threads: OpenMP team of its kernels (CPU). free waits for the queue to empty. */
+    /*
+     * Streams. n_threads: OpenMP team of its kernels (CPU). free waits for the queue to empty; no other
+     * stream may still come to a wait for an event of this one.
+     */
     int (*stream_create)(struct zt_dev *d, const char *name, int n_threads, struct zt_stream **out,
                          struct zt_err *err);
     void (*stream_free)(struct zt_stream *s);

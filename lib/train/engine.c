@@ -95,10 +95,20 @@ int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_de
     return 0;
 }
 
+/* Streams wait for each other's events: none may go before all are done. What failed is known. */
+static void finish_streams(struct zt_engine *e)
+{
+    struct zt_err ignored;
+    for (int s = 0; s < ZT_N_STREAMS; s++)
+        if (e->streams[s])
+            e->dev->ops->sync(e->dev->ops->record(e->streams[s]), &ignored);
+}
+
 void zt_engine_release(struct zt_engine *e)
 {
     if (!e->dev)
         return;
+    finish_streams(e);
     for (int s = 0; s < ZT_N_STREAMS; s++)
         if (e->streams[s])
             e->dev->ops->stream_free(e->streams[s]);

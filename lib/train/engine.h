@@ -60,6 +60,8 @@ struct zt_engine {
  */
 int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_dev *dev,
                    struct zt_coll *coll, double weight_decay, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Waits for what is under way: after a failure abort the transport first. Accepts a zeroed engine. */
 void zt_engine_release(struct zt_engine *e);
 
 /* Submit one run of a program. Returns at once; failures come out of sync and drain. */

@@ -1,0 +1,17 @@
+# The folder of a run: names, an existing one, an earlier record, none that can be made.
+. "$REPO/test/cli/common.bash"
+tiny
+mkdir made
+touch file
+try train tiny.yaml --log_dir=made | grep -E '^(\$|run|zerotrain)'
+try train tiny.yaml --log_dir=made
+try train tiny.yaml --log_dir=file
+try train tiny.yaml --log_dir=file/below
+try train tiny.yaml --set log.name=mine | grep -E '^(\$|run|zerotrain)'
+try train tiny.yaml --set log.dir=named | grep -E '^(\$|run|zerotrain)'
+train tiny.yaml >/dev/null
+train tiny.yaml >/dev/null
+long=$(printf 'x%.0s' {1..250})
+cp tiny.yaml $long.y
+train $long.y >/dev/null && find runs -name 'xxx*' | sed -E 's|-20[0-9-]*$|-TIME|'
+find runs -mindepth 1 -maxdepth 1 -name 'tiny-*' | wc -l
