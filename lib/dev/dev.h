@@ -29,6 +29,7 @@
 
 #include "base/dtype.h"
 #include "base/err.h"
+#include "dev/rope.h"
 #include "dev/step.h"
 
 enum { ZT_DEV_ABI = 1 };
@@ -277,6 +278,34 @@ struct zt_cast {
     bool accumulate;
 };
 
+/*
+ * Rotary positions (Su et al. 2021), in place, in the half-split form of Hugging Face's files: of
+ * each head, elements i and i + head_dim / 2 are a pair that turns by p = positions[row] *
+ * zt_rope_frequency(i): (x, y) -> (x cos p - y sin p, y cos p + x sin p). `inverse` turns back,
+ * which is the gradient. q has n_head heads a row, k n_kv_head; a row's heads lie side by side.
+ */
+struct zt_rope {
+    int64_t rows, ldq, ldk;
+    int n_head, n_kv_head, head_dim; /* head_dim is even */
+    const int32_t *positions;        /* (rows), >= 0 */
+    struct zt_rope_rule rule;
+    bool inverse;
+    struct zt_ref q, k;
+};
+
+/* SwiGLU (Shazeer 2020): out = silu(gate) * up, silu(x) = x / (1 + e^-x). out may be gate or up. */
+struct zt_swiglu_fwd {
+    int64_t n;
+    struct zt_ref gate, up, out;
+};
+
+/* dgate = dout * up * silu'(gate), dup = dout * silu(gate). Each may be the memory of any input. */
+struct zt_swiglu_bwd {
+    int64_t n;
+    struct zt_ref dout, gate, up;
+    struct zt_ref dgate, dup;
+};
+
 /* A host function in stream order. arg is the stream's copy, valid during the call. */
 typedef int (*zt_host_fn)(void *arg, struct zt_err *err);
 
@@ -333,6 +362,9 @@ struct zt_dev_ops {
     void (*vote_finish)(struct zt_stream *s, const struct zt_vote_finish *a);
     void (*step_advance)(struct zt_stream *s, const struct zt_step_advance *a);
     void (*cast)(struct zt_stream *s, const struct zt_cast *a);
+    void (*rope)(struct zt_stream *s, const struct zt_rope *a);
+    void (*swiglu_fwd)(struct zt_stream *s, const struct zt_swiglu_fwd *a);
+    void (*swiglu_bwd)(struct zt_stream *s, const struct zt_swiglu_bwd *a);
 };
 
 struct zt_dev {

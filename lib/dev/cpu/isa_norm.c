@@ -167,7 +167,7 @@ static void norm_bwd_row(const struct zt_norm_bwd *a, int64_t row, float *dgamma
         if (a->dresidual.ptr)
             res = read_row(a->dresidual, at, n, res_buf);
         else
-            res = memset(res_buf, 0, sizeof res_buf);
+            res = memset(res_buf, 0, (size_t)n * sizeof *res_buf);
 #pragma omp simd
         for (int64_t c = 0; c < n; c++) {
             float h = (x[c] - mean) * rstd;

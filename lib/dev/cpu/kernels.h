@@ -23,7 +23,10 @@
     X(cross_entropy, zt_cross_entropy)                                                             \
     X(adamw, zt_adamw)                                                                             \
     X(sum_sq, zt_sum_sq)                                                                           \
-    X(cast, zt_cast)
+    X(cast, zt_cast)                                                                               \
+    X(rope, zt_rope)                                                                               \
+    X(swiglu_fwd, zt_swiglu_fwd)                                                                   \
+    X(swiglu_bwd, zt_swiglu_bwd)
 
 #define ZT_CPU_CONTROL_KERNELS(X)                                                                  \
     X(count_targets, zt_count_targets)                                                             \
