@@ -1,17 +1,19 @@
 #!/usr/bin/python3
-"""Write test/golden/gpt2_*.safetensors: small GPT-2 models with their loss and gradients.
+"""Write test/golden/*.safetensors: small models with their loss and gradients.
 
 Run by hand where PyTorch is installed (Debian: python3-torch); the files are committed:
 
     scripts/make-golden.py [FOLDER]
 
-The forward pass below is written from the model's definition, in float64 and with whole (T, T)
+The forward passes below are written from the models' definitions, in float64 and with whole (T, T)
 attention matrices; the gradients are autograd's. It shares nothing with lib/.
 
 A file holds: config (n_layer, n_head, n_embd, n_inner, vocab_size, n_positions, tied), tokens,
 targets (-100: ignored), positions and seg_start (B, T), loss (mean over the targets that count),
-w.NAME for each parameter and g.NAME for its gradient. Weights are chosen representable in bfloat16,
-so that fp32 and bf16 runs start from the same model.
+w.NAME for each parameter and g.NAME for its gradient. Llama and the models built like it also have:
+llama (n_kv_head, head_dim, qkv_bias, o_bias, mlp_bias, qk_norm, kind of rope) and rope (theta, factor,
+low_freq_factor, high_freq_factor, original_max_position_embeddings). Weights are chosen
+representable in bfloat16, so that fp32 and bf16 runs start from the same model.
 """
 import json
 import math
@@ -34,15 +36,27 @@ def gelu_tanh(x):
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def attention(q, k, v, n_head, seg_start):
-    """Query i sees keys seg_start[i] .. i."""
-    b, t, c = q.shape
-    q, k, v = (z.view(b, t, n_head, c // n_head).transpose(1, 2) for z in (q, k, v))
-    scores = q @ k.transpose(2, 3) / math.sqrt(c // n_head)
+def split_heads(x, n_head):
+    """(B, T, C) -> (B, heads, T, head_dim)"""
+    b, t, c = x.shape
+    return x.view(b, t, n_head, c // n_head).transpose(1, 2)
+
+
+def attention(q, k, v, seg_start):
+    """Query i sees keys seg_start[i] .. i. Heads are split; the result is (B, T, C) again."""
+    b, n_head, t, head_dim = q.shape
+    scores = q @ k.transpose(2, 3) / math.sqrt(head_dim)
     i = torch.arange(t)
     visible = (i[None, None, :] <= i[None, :, None]) & (i[None, None, :] >= seg_start[:, :, None])
     scores = scores.masked_fill(~visible[:, None], -math.inf)
-    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, c)
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, n_head * head_dim)
+
+
+def cross_entropy(logits, targets):
+    counted = targets != -100
+    losses = torch.logsumexp(logits, -1)[counted] - logits[counted].gather(
+        1, targets[counted][:, None])[:, 0]
+    return losses.mean()
 
 
 def gpt2_loss(cfg, p, tokens, targets, positions, seg_start):
@@ -53,20 +67,16 @@ def gpt2_loss(cfg, p, tokens, targets, positions, seg_start):
 
         h = layer_norm(x, w("ln_1.weight"), w("ln_1.bias"))
         q, k, v = (h @ w("attn.c_attn.weight") + w("attn.c_attn.bias")).split(cfg["n_embd"], -1)
-        h = attention(q, k, v, cfg["n_head"], seg_start)
+        h = attention(*(split_heads(z, cfg["n_head"]) for z in (q, k, v)), seg_start)
         x = x + h @ w("attn.c_proj.weight") + w("attn.c_proj.bias")
         h = layer_norm(x, w("ln_2.weight"), w("ln_2.bias"))
         h = gelu_tanh(h @ w("mlp.c_fc.weight") + w("mlp.c_fc.bias"))
         x = x + h @ w("mlp.c_proj.weight") + w("mlp.c_proj.bias")
     x = layer_norm(x, p["ln_f.weight"], p["ln_f.bias"])
-    logits = x @ p.get("lm_head.weight", p["wte.weight"]).T
-    counted = targets != -100
-    losses = torch.logsumexp(logits, -1)[counted] - logits[counted].gather(
-        1, targets[counted][:, None])[:, 0]
-    return losses.mean()
+    return cross_entropy(x @ p.get("lm_head.weight", p["wte.weight"]).T, targets)
 
 
-def shapes(cfg):
+def gpt2_shapes(cfg):
     c, inner = cfg["n_embd"], cfg["n_inner"]
     out = {"wte.weight": (cfg["vocab_size"], c), "wpe.weight": (cfg["n_positions"], c)}
     for n in range(cfg["n_layer"]):
@@ -85,16 +95,93 @@ def shapes(cfg):
     return out
 
 
+def rms_norm(x, w):
+    return x / torch.sqrt((x**2).mean(-1, keepdim=True) + EPS) * w
+
+
+def inverse_frequencies(head_dim, kind, theta, factor, low, high, original):
+    """transformers' modeling_rope_utils: default, linear, llama3."""
+    inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    if kind == "linear":
+        return inv_freq / factor
+    if kind == "llama3":
+        wavelen = 2 * math.pi / inv_freq
+        smooth = (original / wavelen - low) / (high - low)
+        mixed = (1 - smooth) * inv_freq / factor + smooth * inv_freq
+        inv_freq = torch.where(wavelen > original / low, inv_freq / factor,
+                               torch.where(wavelen < original / high, inv_freq, mixed))
+    return inv_freq
+
+
+def rotate(x, angles):
+    """transformers' apply_rotary_pos_emb; x (B, heads, T, head_dim), angles (B, T, head_dim / 2)."""
+    cos, sin = (torch.cat((f(angles), f(angles)), -1)[:, None] for f in (torch.cos, torch.sin))
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def llama_loss(cfg, p, tokens, targets, positions, seg_start):
+    n_head, n_kv_head = cfg["n_head"], cfg["n_kv_head"]
+    angles = positions[:, :, None] * inverse_frequencies(cfg["head_dim"], cfg["rope_kind"], *cfg["rope"])
+    x = p["embed_tokens.weight"][tokens]
+    for n in range(cfg["n_layer"]):
+        def w(name):
+            return p[f"layers.{n}.{name}.weight"]
+
+        def linear(x, name):
+            return x @ w(name).T + p.get(f"layers.{n}.{name}.bias", 0)
+
+        h = rms_norm(x, w("input_layernorm"))
+        q, k, v = (split_heads(linear(h, f"self_attn.{z}_proj"), n_head if z == "q" else n_kv_head)
+                   for z in "qkv")
+        if cfg["qk_norm"]:
+            q, k = rms_norm(q, w("self_attn.q_norm")), rms_norm(k, w("self_attn.k_norm"))
+        q, k = rotate(q, angles), rotate(k, angles)
+        k, v = (z.repeat_interleave(n_head // n_kv_head, 1) for z in (k, v))
+        x = x + linear(attention(q, k, v, seg_start), "self_attn.o_proj")
+        h = rms_norm(x, w("post_attention_layernorm"))
+        gate, up = linear(h, "mlp.gate_proj"), linear(h, "mlp.up_proj")
+        x = x + linear(gate * torch.sigmoid(gate) * up, "mlp.down_proj")
+    x = rms_norm(x, p["norm.weight"])
+    return cross_entropy(x @ p.get("lm_head.weight", p["embed_tokens.weight"]).T, targets)
+
+
+def llama_shapes(cfg):
+    c, inner, dim = cfg["n_embd"], cfg["n_inner"], cfg["head_dim"]
+    q, kv = cfg["n_head"] * dim, cfg["n_kv_head"] * dim
+    out = {"embed_tokens.weight": (cfg["vocab_size"], c)}
+    for n in range(cfg["n_layer"]):
+        layer = f"layers.{n}."
+        for name, shape, bias in (
+                ("self_attn.q_proj", (q, c), "qkv_bias"), ("self_attn.k_proj", (kv, c), "qkv_bias"),
+                ("self_attn.v_proj", (kv, c), "qkv_bias"), ("self_attn.o_proj", (c, q), "o_bias"),
+                ("mlp.gate_proj", (inner, c), "mlp_bias"), ("mlp.up_proj", (inner, c), "mlp_bias"),
+                ("mlp.down_proj", (c, inner), "mlp_bias")):
+            out[f"{layer}{name}.weight"] = shape
+            if cfg[bias]:
+                out[f"{layer}{name}.bias"] = shape[:1]
+        for name in ("self_attn.q_norm", "self_attn.k_norm") if cfg["qk_norm"] else ():
+            out[f"{layer}{name}.weight"] = (dim,)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            out[f"{layer}{name}.weight"] = (c,)
+    out["norm.weight"] = (c,)
+    if not cfg["tied"]:
+        out["lm_head.weight"] = (cfg["vocab_size"], c)
+    return out
+
+
 def make_params(cfg, rng):
+    """Matrices scaled by their inputs (Conv1D's are its rows), norms about 1, biases about 0."""
     params = {}
-    for name, shape in shapes(cfg).items():
+    conv1d = "n_kv_head" not in cfg
+    for name, shape in (gpt2_shapes if conv1d else llama_shapes)(cfg).items():
         w = torch.randn(shape, generator=rng, dtype=torch.float64)
         if len(shape) == 2:
-            fan_in = shape[1] if name in ("wte.weight", "wpe.weight", "lm_head.weight") else shape[0]
-            w *= 1 / math.sqrt(fan_in)
+            by_row = conv1d and name not in ("wte.weight", "wpe.weight", "lm_head.weight")
+            w *= 1 / math.sqrt(shape[0] if by_row else shape[1])
         else:
             w *= 0.1
-            if "ln_" in name and name.endswith("weight"):
+            if ("ln_" in name or "norm" in name) and name.endswith("weight"):
                 w += 1
         params[name] = w.to(torch.bfloat16).to(torch.float64).requires_grad_()
     return params
@@ -135,12 +222,18 @@ def make_case(path, seed, cfg, starts, t, ignored):
     seg_start = torch.stack([torch.tensor([max(d for d in docs if d <= j) for j in range(t)])
                              for docs in starts])
     positions = i[None, :] - seg_start
-    loss = gpt2_loss(cfg, params, tokens, targets, positions, seg_start)
+    forward = llama_loss if "n_kv_head" in cfg else gpt2_loss
+    loss = forward(cfg, params, tokens, targets, positions, seg_start)
     loss.backward()
 
     keys = ("n_layer", "n_head", "n_embd", "n_inner", "vocab_size", "n_positions", "tied")
     out = {"config": torch.tensor([int(cfg[k]) for k in keys], dtype=torch.int32),
            "loss": loss.detach().view(1)}
+    if "n_kv_head" in cfg:
+        keys = ("n_kv_head", "head_dim", "qkv_bias", "o_bias", "mlp_bias", "qk_norm")
+        kind = ("default", "linear", "llama3").index(cfg["rope_kind"])
+        out["llama"] = torch.tensor([int(cfg[k]) for k in keys] + [kind], dtype=torch.int32)
+        out["rope"] = torch.tensor(cfg["rope"], dtype=torch.float32)
     for name, v in (("tokens", tokens), ("targets", targets), ("positions", positions),
                     ("seg_start", seg_start)):
         out[name] = v.to(torch.int32)
@@ -161,6 +254,20 @@ def main():
     make_case(os.path.join(folder, "gpt2_untied.safetensors"), 2, small, [one] * 2, 12, 0)
     make_case(os.path.join(folder, "gpt2_packed.safetensors"), 3, dict(small, tied=True),
               [[0, 5], [0], [0, 1, 3, 9]], 12, 4)
+
+    llama = dict(n_layer=2, n_head=4, n_kv_head=2, head_dim=8, n_embd=32, n_inner=56, vocab_size=43,
+                 n_positions=16, tied=False, qkv_bias=False, o_bias=False, mlp_bias=False, qk_norm=False,
+                 rope_kind="default", rope=[10000, 1, 1, 4, 16])
+    make_case(os.path.join(folder, "llama_grouped.safetensors"), 4, llama, [one] * 3, 12, 5)
+    make_case(os.path.join(folder, "llama_scaled_biases.safetensors"), 5,
+              dict(llama, n_embd=16, n_inner=24, n_head=2, n_kv_head=1, qkv_bias=True, o_bias=True,
+                   mlp_bias=True, rope_kind="llama3", rope=[100, 4, 1, 4, 16]), [one] * 2, 12, 0)
+    make_case(os.path.join(folder, "qwen2_packed.safetensors"), 6,
+              dict(llama, n_embd=24, n_head=3, n_kv_head=1, tied=True, qkv_bias=True,
+                   rope_kind="linear", rope=[1000, 2, 1, 4, 16]),
+              [[0, 5], [0], [0, 1, 3, 9]], 12, 4)
+    make_case(os.path.join(folder, "qwen3_tied.safetensors"), 7,
+              dict(llama, n_embd=20, head_dim=12, tied=True, qk_norm=True), [[0], [0, 7]], 12, 3)
 
 
 if __name__ == "__main__":

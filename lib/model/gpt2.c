@@ -78,7 +78,7 @@ static void describe_block(struct zt_model *m, struct zt_arena *arena, int layer
     }
 }
 
-static const struct zt_model_ops gpt2_ops;
+static const struct zt_block_fns gpt2_block;
 
 int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, struct zt_model *m,
                      struct zt_err *err)
@@ -91,7 +91,7 @@ int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, 
         return rc;
     const int64_t c = cfg->n_embd;
     const float std = cfg->initializer_range;
-    m->ops = &gpt2_ops;
+    m->block = &gpt2_block;
     zt_model_reserve(m, arena, cfg->n_layer + 2, N_BLOCK_PARAMS * cfg->n_layer + 5);
 
     zt_add_segment(m, ZT_SEG_EMBED, "embed", -1);
@@ -211,7 +211,7 @@ static void block_forward(struct zt_run *r)
     r->scratch = t.scratch_bytes;
     const struct zt_ref x_in = zt_ref_at(c->x_in, 0, c->shape->dtype);
 
-    const struct zt_norm ln_1 = {LN_1_WEIGHT, LN_1_BIAS, x_in, t.mean1, t.rstd1};
+    const struct zt_norm ln_1 = {LN_1_WEIGHT, LN_1_BIAS, width, x_in, t.mean1, t.rstd1};
     zt_norm_forward(r, &ln_1, rows, t.y);
     const struct zt_linear c_attn = conv1d(ATTN_WEIGHT, width, 3 * width);
     zt_run_matmul(r, zt_linear_fwd(r, &c_attn, rows, t.y, t.qkv));
@@ -221,7 +221,7 @@ static void block_forward(struct zt_run *r)
     to_mid.residual = x_in;
     zt_run_matmul(r, to_mid);
 
-    const struct zt_norm ln_2 = {LN_2_WEIGHT, LN_2_BIAS, t.x_mid, t.mean2, t.rstd2};
+    const struct zt_norm ln_2 = {LN_2_WEIGHT, LN_2_BIAS, width, t.x_mid, t.mean2, t.rstd2};
     zt_norm_forward(r, &ln_2, rows, t.y);
     const struct zt_linear c_fc = conv1d(FC_WEIGHT, width, inner);
     struct zt_matmul fc = zt_linear_fwd(r, &c_fc, rows, t.y, t.gelu);
@@ -248,7 +248,7 @@ static void mlp_backward(struct zt_run *r, const struct block_tensors *t, int64_
     const int64_t width = r->m->cfg.n_embd, inner = r->m->cfg.n_inner;
     const struct zt_linear mlp_proj = conv1d(MLP_PROJ_WEIGHT, inner, width);
     const struct zt_linear c_fc = conv1d(FC_WEIGHT, width, inner);
-    const struct zt_norm ln_2 = {LN_2_WEIGHT, LN_2_BIAS, t->x_mid, t->mean2, t->rstd2};
+    const struct zt_norm ln_2 = {LN_2_WEIGHT, LN_2_BIAS, width, t->x_mid, t->mean2, t->rstd2};
     const struct zt_ref dpre = t->gelu, y = dx_mid, dy = dx_mid;
 
     zt_linear_grads(r, &mlp_proj, rows, t->gelu, dx_out, false);
@@ -273,7 +273,7 @@ static void attention_backward(struct zt_run *r, const struct block_tensors *t, 
     const int64_t width = r->m->cfg.n_embd;
     const struct zt_linear c_proj = conv1d(PROJ_WEIGHT, width, width);
     const struct zt_linear c_attn = conv1d(ATTN_WEIGHT, width, 3 * width);
-    const struct zt_norm ln_1 = {LN_1_WEIGHT, LN_1_BIAS, x_in, t->mean1, t->rstd1};
+    const struct zt_norm ln_1 = {LN_1_WEIGHT, LN_1_BIAS, width, x_in, t->mean1, t->rstd1};
     const struct zt_ref datt = t->x_mid, y = t->x_mid, dy = t->x_mid, dqkv = t->pre_gelu;
 
     zt_linear_grads(r, &c_proj, rows, t->att, dx, false);
@@ -302,48 +302,11 @@ static void block_backward(struct zt_run *r)
     attention_backward(r, &t, rows, zt_ref_at(c->x_in, 0, dtype), dx);
 }
 
-/* ---- the table ---- */
-
-static const struct {
-    void (*forward)(struct zt_run *r);
-    void (*backward)(struct zt_run *r);
-} segment_fns[] = {
-    [ZT_SEG_EMBED] = {zt_embed_forward, zt_embed_backward},
-    [ZT_SEG_BLOCK] = {block_forward, block_backward},
-    [ZT_SEG_HEAD] = {zt_head_forward, zt_head_backward},
-};
-
-static void gpt2_size(const struct zt_model *m, int segment, const struct zt_shape *shape,
-                      struct zt_segment_size *out)
+static size_t block_act_bytes(const struct zt_model *m, const struct zt_shape *shape)
 {
-    const enum zt_segment_kind kind = m->segments[segment].kind;
-    const int64_t rows = shape->batch * shape->seq_len;
-    ZT_ASSERT_CMP(rows, <=, INT32_MAX);
-    *out = (struct zt_segment_size){0};
-    zt_run_size(m, segment, shape, segment_fns[kind].forward, segment_fns[kind].backward, out);
-    if (kind != ZT_SEG_HEAD)
-        out->x_out = (size_t)(rows * m->cfg.n_embd) * zt_dtype_bytes(shape->dtype);
-    if (kind == ZT_SEG_BLOCK) {
-        struct block_tensors t;
-        lay_out_block(m, &(struct zt_seg_call){.shape = shape}, &t);
-        out->act = t.act_bytes;
-    }
+    struct block_tensors t;
+    lay_out_block(m, &(struct zt_seg_call){.shape = shape}, &t);
+    return t.act_bytes;
 }
 
-static void gpt2_forward(const struct zt_model *m, const struct zt_seg_call *c)
-{
-    struct zt_run r = {.m = m, .c = c};
-    segment_fns[m->segments[c->segment].kind].forward(&r);
-}
-
-static void gpt2_backward(const struct zt_model *m, const struct zt_seg_call *c)
-{
-    struct zt_run r = {.m = m, .c = c};
-    segment_fns[m->segments[c->segment].kind].backward(&r);
-}
-
-static const struct zt_model_ops gpt2_ops = {
-    .size = gpt2_size,
-    .forward = gpt2_forward,
-    .backward = gpt2_backward,
-};
+static const struct zt_block_fns gpt2_block = {block_forward, block_backward, block_act_bytes};

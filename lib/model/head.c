@@ -9,9 +9,8 @@
 
 #include "base/size.h"
 
-/* Positions in the segments' parameters. */
+/* Positions in the embedding's parameters. WPE is absent where positions are rotary. */
 enum { WTE, WPE };
-enum { NORM_WEIGHT, NORM_BIAS, HEAD_WEIGHT };
 
 enum { LOGITS_BYTES = 32 << 20, VOCAB_ALIGN = 64 };
 
@@ -57,6 +56,7 @@ struct head {
     int64_t rows, cols, vocab;
     int64_t chunk; /* rows whose logits exist at once */
     struct zt_linear linear;
+    int norm_bias;            /* position in the segment's parameters; -1: RMSNorm */
     struct zt_ref x;          /* (rows, C) */
     struct zt_ref y;          /* (chunk, C): final norm's output */
     struct zt_ref logits;     /* (chunk, vocab padded) */
@@ -78,13 +78,16 @@ static void lay_out_head(struct zt_run *r, struct head *h)
     /* The CPU computes in fp32 anyway; elsewhere a product's operands have one type. */
     const enum zt_dtype logits_dtype = s->dev_kind == ZT_DEV_CPU ? ZT_F32 : s->dtype;
     const int64_t ld = zt_align_i64(cfg->vocab_size, VOCAB_ALIGN);
+    /* The segment's parameters: the norm's weight, its bias if it has one, the output matrix. */
+    const int head_weight = r->m->segments[r->c->segment].n_params - 1;
     struct zt_layout l = {0};
 
     h->rows = s->batch * s->seq_len;
     h->cols = cfg->n_embd;
     h->vocab = cfg->vocab_size;
     h->chunk = chunk_rows(h->rows, ld * (int64_t)zt_dtype_bytes(logits_dtype));
-    h->linear = (struct zt_linear){h->cols, h->vocab, ld, true, HEAD_WEIGHT, -1};
+    h->linear = (struct zt_linear){h->cols, h->vocab, ld, true, head_weight, -1};
+    h->norm_bias = head_weight == 2 ? 1 : -1;
     h->x = zt_ref_at(r->c->x_in, 0, s->dtype);
     h->y = zt_ref_at(r->c->tmp, zt_layout_add(&l, ZT_MAX(h->chunk, s->batch) * h->cols, s->dtype),
                      s->dtype);
@@ -99,8 +102,9 @@ static void lay_out_head(struct zt_run *r, struct head *h)
 static struct zt_norm head_norm(const struct head *h, int64_t row)
 {
     return (struct zt_norm){
-        .w = NORM_WEIGHT,
-        .b = NORM_BIAS,
+        .w = 0,
+        .b = h->norm_bias,
+        .cols = h->cols,
         .x = zt_ref_from(h->x, row * h->cols),
         .mean = zt_ref_from(h->mean, row).ptr,
         .rstd = zt_ref_from(h->rstd, row).ptr,

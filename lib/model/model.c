@@ -103,6 +103,9 @@ static int resolve_config(struct zt_model_config *cfg, struct zt_err *err)
                               (long long)cfg->n_embd, cfg->n_head);
         cfg->head_dim = (int)(cfg->n_embd / cfg->n_head);
     }
+    rc = zt_check_size("head_dim", cfg->head_dim, ZT_MAX_HEAD_DIM, err);
+    if (rc)
+        return rc;
     if (!(cfg->norm_eps > 0) || !isfinite(cfg->norm_eps))
         return zt_err_set(err, ZT_EINPUT, "model: the norm's epsilon is %g; it must be above 0",
                           (double)cfg->norm_eps);
@@ -117,6 +120,7 @@ int zt_model_build(const struct zt_model_config *cfg, struct zt_arena *arena, st
 {
     struct zt_model *m = zt_arena_alloc(arena, 1, sizeof *m);
     m->cfg = *cfg;
+    m->ops = &zt_segment_ops;
     int rc = resolve_config(&m->cfg, err);
     if (rc)
         return rc;

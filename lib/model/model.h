@@ -35,12 +35,13 @@ struct zt_param_spec {
     int home_segment; /* the first segment that uses it; a tied head uses it again */
 };
 
+/* LLAMA: everything built like it, Qwen 2 and 3 and Mistral too; the switches below tell them apart. */
 enum zt_model_type { ZT_MODEL_GPT2, ZT_MODEL_LLAMA };
 
 /*
  * Hugging Face's config.json, by our names. 0 where the file says nothing: n_kv_head is then
- * n_head, head_dim n_embd / n_head, n_inner 4 n_embd (GPT-2); zt_model.cfg has the values filled
- * in.
+ * n_head, head_dim n_embd / n_head, n_inner 4 n_embd (GPT-2), rope.theta 10000; zt_model.cfg has
+ * the values filled in.
  */
 struct zt_model_config {
     enum zt_model_type type;
@@ -48,6 +49,9 @@ struct zt_model_config {
     int64_t n_embd, n_inner, vocab_size, n_positions;
     float norm_eps, initializer_range;
     bool tie_embeddings;
+    bool qkv_bias, o_bias, mlp_bias; /* LLAMA: which projections have biases */
+    bool qk_norm;                    /* LLAMA: RMSNorm of each head of q and k (Qwen 3) */
+    struct zt_rope_rule rope;        /* LLAMA */
     double embd_pdrop, resid_pdrop, attn_pdrop; /* 0, or the recipe is refused until carried out */
 };
 
@@ -70,6 +74,7 @@ struct zt_model {
     struct zt_segment *segments;  /* [0] embedding, [n-1] head */
     int64_t n_elems;              /* all parameters, tied ones once */
     const struct zt_model_ops *ops;
+    const struct zt_block_fns *block; /* of the model's type, for ops */
 };
 
 /* The shape that a program is planned and run at. */
@@ -131,7 +136,6 @@ struct zt_seg_call {
     int64_t logits_at;
 };
 
-/* forward and backward are NULL for a model type that can be planned but not run. */
 struct zt_model_ops {
     void (*size)(const struct zt_model *m, int segment, const struct zt_shape *shape,
                  struct zt_segment_size *out);

@@ -22,6 +22,7 @@ int zt_llama_describe(const struct zt_model_config *cfg, struct zt_arena *arena,
  * Bounds of a configuration, so that products of two sizes, or of a size and the tokens of a batch,
  * stay far from overflow. Tokens are int32.
  */
+enum { ZT_MAX_HEAD_DIM = 1024 }; /* attention's tiles are whole heads */
 enum { ZT_MAX_LAYERS = 1 << 16, ZT_MAX_WIDTH = 1 << 24, ZT_MAX_VOCAB = INT32_MAX };
 
 /* `key` must be in [1, max]. */
@@ -64,10 +65,15 @@ void zt_run_col_sum(struct zt_run *r, struct zt_col_sum a);
 void zt_run_attention_fwd(struct zt_run *r, struct zt_attention a);
 void zt_run_attention_bwd(struct zt_run *r, struct zt_attention a);
 
-/* Size a segment by dry runs of its own forward and backward. x_out and act are left alone. */
-void zt_run_size(const struct zt_model *m, int segment, const struct zt_shape *shape,
-                 void (*forward)(struct zt_run *), void (*backward)(struct zt_run *),
-                 struct zt_segment_size *out);
+/* What a model type computes its blocks by; the first and last segment are the same in all. */
+struct zt_block_fns {
+    void (*forward)(struct zt_run *r);
+    void (*backward)(struct zt_run *r);
+    size_t (*act_bytes)(const struct zt_model *m, const struct zt_shape *shape);
+};
+
+/* Sizes come from dry runs of a segment's own forward and backward. */
+extern const struct zt_model_ops zt_segment_ops;
 
 /* Tensors inside one piece of memory, laid out one after the other. */
 struct zt_layout {
@@ -110,11 +116,12 @@ void zt_linear_grads(struct zt_run *r, const struct zt_linear *l, int64_t rows, 
                      struct zt_ref dy, bool accumulate);
 
 /*
- * LayerNorm of x (rows, n_embd) with the statistics' memory (rows); `w` and `b` are positions in
- * the segment's parameters.
+ * LayerNorm of x (rows, cols) with the statistics' memory (rows); `w` and `b` are positions in the
+ * segment's parameters. b -1: RMSNorm, which has neither bias nor mean.
  */
 struct zt_norm {
     int w, b;
+    int64_t cols;
     struct zt_ref x;
     float *mean, *rstd;
 };

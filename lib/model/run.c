@@ -2,6 +2,8 @@
 
 #include "base/size.h"
 
+/* ---- kernels ---- */
+
 /* Where a kernel's workspace lies in tmp; `need` is what it asked for. */
 static void *workspace(struct zt_run *r, size_t need, size_t *ws_bytes)
 {
@@ -56,20 +58,40 @@ void zt_run_attention_bwd(struct zt_run *r, struct zt_attention a)
         r->c->dev->ops->attention_bwd(r->c->stream, &a);
 }
 
-void zt_run_size(const struct zt_model *m, int segment, const struct zt_shape *shape,
-                 void (*forward)(struct zt_run *), void (*backward)(struct zt_run *),
-                 struct zt_segment_size *out)
+/* ---- segments ---- */
+
+static const struct {
+    void (*forward)(struct zt_run *r);
+    void (*backward)(struct zt_run *r);
+} ends[] = {
+    [ZT_SEG_EMBED] = {zt_embed_forward, zt_embed_backward},
+    [ZT_SEG_HEAD] = {zt_head_forward, zt_head_backward},
+};
+
+static void run_forward(struct zt_run *r)
+{
+    const enum zt_segment_kind kind = r->m->segments[r->c->segment].kind;
+    (kind == ZT_SEG_BLOCK ? r->m->block->forward : ends[kind].forward)(r);
+}
+
+static void run_backward(struct zt_run *r)
+{
+    const enum zt_segment_kind kind = r->m->segments[r->c->segment].kind;
+    (kind == ZT_SEG_BLOCK ? r->m->block->backward : ends[kind].backward)(r);
+}
+
+/* The scratch and FLOPs of both passes, by dry runs. */
+static void size_passes(const struct zt_model *m, int segment, const struct zt_shape *shape,
+                        struct zt_segment_size *out)
 {
     struct zt_seg_call c = {.shape = shape, .segment = segment};
     for (int i = 0; i < ZT_MAX_SEG_PARAMS; i++)
         c.weights[i].dtype = shape->dtype;
 
     struct zt_run fwd = {.m = m, .c = &c, .dry = true};
-    forward(&fwd);
+    run_forward(&fwd);
     out->fwd_tmp = fwd.scratch + fwd.ws_bytes;
     out->fwd_flops = fwd.flops;
-    out->bwd_tmp = 0;
-    out->bwd_flops = 0;
     if (!shape->train)
         return;
 
@@ -80,11 +102,45 @@ void zt_run_size(const struct zt_model *m, int segment, const struct zt_shape *s
             c.accumulate[i] = choice & 2;
         }
         struct zt_run bwd = {.m = m, .c = &c, .dry = true};
-        backward(&bwd);
+        run_backward(&bwd);
         out->bwd_tmp = ZT_MAX(out->bwd_tmp, bwd.scratch + bwd.ws_bytes);
         out->bwd_flops = bwd.flops;
     }
 }
+
+static void segment_size(const struct zt_model *m, int segment, const struct zt_shape *shape,
+                         struct zt_segment_size *out)
+{
+    const enum zt_segment_kind kind = m->segments[segment].kind;
+    const int64_t rows = shape->batch * shape->seq_len;
+    ZT_ASSERT_CMP(rows, <=, INT32_MAX);
+    *out = (struct zt_segment_size){0};
+    size_passes(m, segment, shape, out);
+    if (kind != ZT_SEG_HEAD)
+        out->x_out = (size_t)(rows * m->cfg.n_embd) * zt_dtype_bytes(shape->dtype);
+    if (kind == ZT_SEG_BLOCK)
+        out->act = m->block->act_bytes(m, shape);
+}
+
+static void segment_forward(const struct zt_model *m, const struct zt_seg_call *c)
+{
+    struct zt_run r = {.m = m, .c = c};
+    run_forward(&r);
+}
+
+static void segment_backward(const struct zt_model *m, const struct zt_seg_call *c)
+{
+    struct zt_run r = {.m = m, .c = c};
+    run_backward(&r);
+}
+
+const struct zt_model_ops zt_segment_ops = {
+    .size = segment_size,
+    .forward = segment_forward,
+    .backward = segment_backward,
+};
+
+/* ---- parts ---- */
 
 size_t zt_layout_add(struct zt_layout *l, int64_t n_elems, enum zt_dtype dtype)
 {
@@ -161,17 +217,23 @@ void zt_linear_grads(struct zt_run *r, const struct zt_linear *l, int64_t rows, 
     zt_run_col_sum(r, db);
 }
 
+static struct zt_ref norm_bias(const struct zt_norm *n, const struct zt_ref *refs)
+{
+    return n->b < 0 ? (struct zt_ref){0} : refs[n->b];
+}
+
 void zt_norm_forward(struct zt_run *r, const struct zt_norm *n, int64_t rows, struct zt_ref y)
 {
     if (r->dry)
         return;
     struct zt_norm_fwd a = {
         .rows = rows,
-        .cols = r->m->cfg.n_embd,
+        .cols = n->cols,
         .eps = r->m->cfg.norm_eps,
+        .rms = n->b < 0,
         .x = n->x,
         .gamma = r->c->weights[n->w],
-        .beta = r->c->weights[n->b],
+        .beta = norm_bias(n, r->c->weights),
         .y = y,
         .mean = n->mean,
         .rstd = n->rstd,
@@ -183,10 +245,12 @@ void zt_norm_backward(struct zt_run *r, const struct zt_norm *n, int64_t rows, s
                       struct zt_ref dresidual, struct zt_ref dx)
 {
     const struct zt_shape *s = r->c->shape;
-    ZT_ASSERT_CMP(r->c->accumulate[n->w], ==, r->c->accumulate[n->b]);
+    if (n->b >= 0)
+        ZT_ASSERT_CMP(r->c->accumulate[n->w], ==, r->c->accumulate[n->b]);
     struct zt_norm_bwd a = {
         .rows = rows,
-        .cols = r->m->cfg.n_embd,
+        .cols = n->cols,
+        .rms = n->b < 0,
         .dy = dy,
         .x = n->x,
         .mean = n->mean,
@@ -195,7 +259,7 @@ void zt_norm_backward(struct zt_run *r, const struct zt_norm *n, int64_t rows, s
         .dresidual = dresidual,
         .dx = dx,
         .dgamma = r->c->grads[n->w],
-        .dbeta = r->c->grads[n->b],
+        .dbeta = norm_bias(n, r->c->grads),
         .accumulate = r->c->accumulate[n->w],
     };
     a.ws = workspace(r, zt_ws_norm_bwd(s->dev_kind, rows, a.cols, s->n_threads), &a.ws_bytes);

@@ -15,8 +15,8 @@ struct golden {
     double loss;
 };
 
-static inline const struct zt_st_tensor *golden_tensor(const struct golden *g, const char *prefix,
-                                                       const char *name)
+static inline const struct zt_st_tensor *golden_find(const struct golden *g, const char *prefix,
+                                                     const char *name)
 {
     char full[128];
     snprintf(full, sizeof full, "%s%s", prefix, name);
@@ -24,7 +24,16 @@ static inline const struct zt_st_tensor *golden_tensor(const struct golden *g, c
         if (strcmp(g->f.tensors[i].name, full) == 0)
             return &g->f.tensors[i];
     }
-    printf("# no tensor %s\n", full);
+    return NULL;
+}
+
+static inline const struct zt_st_tensor *golden_tensor(const struct golden *g, const char *prefix,
+                                                       const char *name)
+{
+    const struct zt_st_tensor *t = golden_find(g, prefix, name);
+    if (t)
+        return t;
+    printf("# no tensor %s%s\n", prefix, name);
     abort();
 }
 
@@ -34,6 +43,22 @@ static inline int32_t *golden_ints(struct golden *g, const char *name)
     int32_t *p = zt_arena_alloc(&g->f.arena, (size_t)t->n_elems, sizeof *p);
     memcpy(p, t->data, (size_t)t->n_elems * sizeof *p);
     return p;
+}
+
+static inline void golden_read_llama(struct golden *g)
+{
+    const int32_t *c = golden_ints(g, "llama");
+    float rope[5];
+    zt_st_read_f32(golden_tensor(g, "", "rope"), 0, 5, rope);
+    g->cfg.type = ZT_MODEL_LLAMA;
+    g->cfg.n_kv_head = c[0];
+    g->cfg.head_dim = c[1];
+    g->cfg.qkv_bias = c[2];
+    g->cfg.o_bias = c[3];
+    g->cfg.mlp_bias = c[4];
+    g->cfg.qk_norm = c[5];
+    g->cfg.rope = (struct zt_rope_rule){(enum zt_rope_kind)c[6], (double)rope[0], (double)rope[1],
+                                        (double)rope[2],         (double)rope[3], (double)rope[4]};
 }
 
 static inline void golden_open(struct golden *g, const char *path)
@@ -56,6 +81,8 @@ static inline void golden_open(struct golden *g, const char *path)
         .initializer_range = 0.02f,
         .tie_embeddings = c[6],
     };
+    if (golden_find(g, "", "llama"))
+        golden_read_llama(g);
     const struct zt_st_tensor *tokens = golden_tensor(g, "", "tokens");
     g->batch = tokens->dims[0];
     g->seq_len = tokens->dims[1];

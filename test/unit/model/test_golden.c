@@ -1,13 +1,14 @@
 /*
- * GPT-2's losses and gradients against PyTorch's (scripts/make-golden.py), against finite
- * differences, and against itself cut in other ways.
+ * Losses and gradients of every kind of model against PyTorch's (scripts/make-golden.py), against
+ * finite differences, and against themselves cut in other ways.
  */
 #include "golden.h"
 
 static const char *const paths[] = {
-    "test/golden/gpt2_tied.safetensors",
-    "test/golden/gpt2_untied.safetensors",
-    "test/golden/gpt2_packed.safetensors",
+    "test/golden/gpt2_tied.safetensors",           "test/golden/gpt2_untied.safetensors",
+    "test/golden/gpt2_packed.safetensors",         "test/golden/llama_grouped.safetensors",
+    "test/golden/llama_scaled_biases.safetensors", "test/golden/qwen2_packed.safetensors",
+    "test/golden/qwen3_tied.safetensors",
 };
 
 /* Largest difference of a gradient from the file's, relative to the file's largest element. */
@@ -47,18 +48,25 @@ static void golden_gradients(const char *path, enum zt_dtype dtype, enum zt_dtyp
     golden_close(&g);
 }
 
-TEST(gpt2_gradients_fp32)
+TEST(golden_gradients_fp32)
 {
     for (size_t i = 0; i < ZT_ARRAY_LEN(paths); i++)
         golden_gradients(paths[i], ZT_F32, ZT_F32, 1e-6, 1e-5);
 }
 
-/* A bf16 has 8 bits, and some ten roundings of 2^-9 lie on the way: up to 0.020 was measured. */
-TEST(gpt2_gradients_bf16)
+/*
+ * A bf16 has 8 bits, and ten or twenty roundings of 2^-9 lie on the way. Measured: at most 0.0008
+ * and 0.020 for GPT-2, 0.0026 and 0.054 for the others; PyTorch's own bf16 run of these models is
+ * off by up to 0.0032 and 0.069.
+ */
+TEST(golden_gradients_bf16)
 {
     for (size_t i = 0; i < ZT_ARRAY_LEN(paths); i++) {
-        golden_gradients(paths[i], ZT_BF16, ZT_F32, 2e-3, 3e-2);
-        golden_gradients(paths[i], ZT_BF16, ZT_BF16, 2e-3, 3e-2);
+        const bool gpt2 = strstr(paths[i], "gpt2");
+        const double loss_tol = gpt2 ? 2e-3 : 4e-3, grad_tol = gpt2 ? 3e-2 : 7e-2;
+        golden_gradients(paths[i], ZT_BF16, ZT_F32, loss_tol, grad_tol);
+        golden_gradients(paths[i], ZT_BF16, ZT_BF16, loss_tol, grad_tol);
+        RETURN_IF_FAILED();
     }
 }
 
@@ -87,7 +95,7 @@ static void check_grads(const struct driver *d, float **want, double tol)
     }
 }
 
-TEST(gpt2_micro_batches_add_up)
+TEST(golden_micro_batches_add_up)
 {
     for (size_t p = 0; p < ZT_ARRAY_LEN(paths); p++) {
         struct golden g;
@@ -115,14 +123,14 @@ TEST(gpt2_micro_batches_add_up)
 }
 
 /* Recomputation is the same arithmetic: every bit. */
-TEST(gpt2_recomputation_changes_nothing)
+TEST(golden_recomputation_changes_nothing)
 {
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        const enum zt_dtype dtype = bf16 ? ZT_BF16 : ZT_F32;
+    for (size_t i = 0; i < 2 * ZT_ARRAY_LEN(paths); i++) {
+        const enum zt_dtype dtype = i & 1 ? ZT_BF16 : ZT_F32;
         struct golden g;
         struct driver d;
         float *want[64];
-        golden_open(&g, paths[0]);
+        golden_open(&g, paths[i / 2]);
         golden_driver(&d, &g, g.batch, dtype, dtype);
         const double loss = driver_train(&d, &g.b, 31, false);
         save_grads(&d, want);
@@ -136,7 +144,7 @@ TEST(gpt2_recomputation_changes_nothing)
 }
 
 /* A batch without targets costs nothing and moves nothing (B03). */
-TEST(gpt2_all_targets_ignored)
+TEST(golden_all_targets_ignored)
 {
     struct golden g;
     struct driver d;
@@ -160,13 +168,13 @@ TEST(gpt2_all_targets_ignored)
  * rounding (about 1e-6 of a loss of 4, over a step of 0.02): 1e-3 relative is expected, third-order
  * term included.
  */
-TEST(gpt2_finite_differences)
+static void finite_differences(const char *path)
 {
     enum { DIRECTIONS = 4 };
     const double step = 0.01;
     struct golden g;
     struct driver d;
-    golden_open(&g, paths[0]);
+    golden_open(&g, path);
     golden_driver(&d, &g, g.batch, ZT_F32, ZT_F32);
     const struct zt_model *m = d.m;
     const int64_t counted = driver_count(&d, &g.b);
@@ -204,6 +212,14 @@ TEST(gpt2_finite_differences)
     free(u);
     driver_release(&d);
     golden_close(&g);
+}
+
+TEST(golden_finite_differences)
+{
+    for (size_t i = 0; i < ZT_ARRAY_LEN(paths); i++) {
+        finite_differences(paths[i]);
+        RETURN_IF_FAILED();
+    }
 }
 
 TEST_MAIN()

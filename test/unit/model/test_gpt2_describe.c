@@ -118,7 +118,8 @@ REFUSED(no_vocabulary, "vocab_size", c->vocab_size = 0)
 REFUSED(no_positions, "n_positions", c->n_positions = 0)
 REFUSED(a_wild_inner_width, "n_inner", c->n_inner = INT64_MAX)
 REFUSED(more_than_memory_can_hold, "parameters",
-        (c->n_layer = 65536, c->n_embd = 1 << 22, c->n_head = 1))
+        (c->n_layer = 65536, c->n_embd = 1 << 22, c->n_head = 1 << 12))
+REFUSED(a_head_wider_than_attention_takes, "head_dim", (c->n_embd = 1026, c->n_head = 1))
 REFUSED(an_epsilon_of_nan, "epsilon", c->norm_eps = NAN)
 
 TEST(gpt2_sizes_and_flops)

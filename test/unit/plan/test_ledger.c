@@ -96,7 +96,6 @@ TEST(ledger_every_llama_plan_builds)
     const struct zt_model *m = model_of(&llama_7b, &arena);
     CHECK(m);
     CHECK_INT(m->n_elems, 6738415616);
-    CHECK(!m->ops->forward && !m->ops->backward); /* planned, not run */
     for (int v = 0; v < VARIANTS; v += 5) {
         for (int stage = 0; stage < 4; stage++) {
             const int n = rank_counts[v % (int)ZT_ARRAY_LEN(rank_counts)];
