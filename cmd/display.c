@@ -195,10 +195,12 @@ static void on_step(struct display *d, const char *json, size_t len)
     keep_pending(d);
     d->pending = m;
     d->has_pending = true;
-    if (!d->have_loss)
-        d->first_loss = m.loss;
-    d->have_loss = true;
-    d->last_loss = m.loss;
+    if (m.targets > 0) {
+        if (!d->have_loss)
+            d->first_loss = m.loss;
+        d->have_loss = true;
+        d->last_loss = m.loss;
+    }
     d->done_steps = m.step;
     d->skipped = m.skipped;
     if (m.step_ms > 0) {
@@ -214,6 +216,12 @@ static void on_eval(struct display *d, const json_t *o)
     double loss = number(o, "val_loss");
     int64_t step = integer(o, "step");
     clear_live_line(d);
+    if (isnan(loss)) {
+        zt_str_printf(&d->out.buf, "eval  step %" PRId64 ": %s\n", step,
+                      integer(o, "tokens") ? "the validation loss is not finite"
+                                           : "every target of the validation data is masked");
+        return;
+    }
     zt_str_printf(&d->out.buf,
                   "eval  step %" PRId64 ": validation loss %.4f, perplexity %.2f (%" PRId64
                   " tokens)\n",
@@ -226,6 +234,13 @@ static void on_eval(struct display *d, const json_t *o)
         d->pending.has_val = true;
         d->pending.val_loss = loss;
     }
+}
+
+static void on_notice(struct display *d, const json_t *o)
+{
+    const char *text = json_string_value(json_object_get(o, "text"));
+    if (text)
+        display_notice(d, text);
 }
 
 static void on_sample(struct display *d, const json_t *o)
@@ -304,6 +319,8 @@ void display_report(void *ctx, int rank, const char *json, size_t len)
         on_memory(d, rank, o);
     } else if (strcmp(kind, "start") == 0) {
         on_start(d, o);
+    } else if (strcmp(kind, "notice") == 0) {
+        on_notice(d, o);
     } else if (strcmp(kind, "end") == 0) {
         d->stopped = json_is_true(json_object_get(o, "stopped"));
     }

@@ -2,14 +2,25 @@
  * data.h: token files as samples.
  *
  * A dataset is a list of mapped files, each a run of tokens: text as bytes (vocabulary 256), llm.c
- * files (GPT-2 uint16, Llama 3 uint32), raw uint16. Sample i covers tokens [i * T, i * T + T] of
- * its file, inputs the first T and targets the last T of them; samples do not cross files. Any
- * position of the data order is a sample index through a keyed permutation of [0, n_samples), a new
- * one each epoch. Files may be larger than memory; nothing is read before it is needed (opening
- * touches the first 8 KiB of each). Contents are checked: an id that is not below vocab_size is an
- * error with file and position, never looked up. Files must not be shortened while they are open.
- * All files of a dataset have one kind (data/token_file.h tells the kinds and how they are
- * recognised).
+ * files (GPT-2 uint16, Llama 3 uint32), raw uint16. Sample i covers T + 1 = seq_len + 1 tokens,
+ * inputs the first T and targets the last T of them:
+ *
+ *   packing none        tokens [i * T, i * T + T] of its file; samples do not cross files, and a
+ *                       file's last tokens that fill no sample are not seen
+ *   packing documents   tokens [i * T, i * T + T] of all files one after the other. A document ends
+ *                       with its separator token and with its file. Attention and positions restart
+ *                       with each document (a document cut by a sample's border starts anew in the
+ *                       next), and its last token has no target
+ *
+ * A mask file holds a byte for each token of its token file: 0 where the token is no target, 1
+ * where it is (anything else is an error when it is read).
+ *
+ * Any position of the data order is a sample index through a keyed permutation of [0, n_samples),
+ * a new one each epoch. Files may be larger than memory; nothing is read before it is needed
+ * (opening touches the first 8 KiB of each). Contents are checked: an id that is not below
+ * vocab_size is an error with file and position, never looked up. Files must not be shortened while
+ * they are open. All files of a dataset have one kind (data/token_file.h tells the kinds and how
+ * they are recognised).
  *
  * A file that is named, or matched by a pattern, must be usable. From a folder (data/paths.h) those
  * that are no data are left out and counted: binary files for text, all but *.bin for the other
@@ -30,6 +41,9 @@ struct zt_dataset_opts {
     int64_t seq_len;
     int64_t vocab_size;
     int64_t range[2]; /* [begin, end) tokens of the concatenation of all files; -1: open */
+    bool packed;
+    int64_t separator;        /* packed: the token that ends a document; -1: none */
+    struct zt_str_list masks; /* like paths: one mask file for each token file; n 0: none */
     bool shuffle;
     uint64_t seed;
 };
@@ -53,12 +67,19 @@ bool zt_dataset_is_text(const struct zt_dataset *d);
  */
 void zt_dataset_describe(const struct zt_dataset *d, struct zt_str *out);
 
+/* One row of a batch, (seq_len) int32 each. */
+struct zt_sample {
+    int32_t *tokens;
+    int32_t *targets;   /* ZT_IGNORE_TARGET where there is none */
+    int32_t *positions; /* inside the document */
+    int32_t *seg_start; /* index in the row of the document's first token */
+};
+
 /*
  * The sample at position `pos` of the data order (any pos >= 0; epoch = pos / n_samples, shuffled
- * anew or, without shuffle, from the start again): tokens and targets, (seq_len) int32 each.
- * Thread-safe.
+ * anew or, without shuffle, from the start again). Thread-safe.
  */
-int zt_dataset_get(const struct zt_dataset *d, int64_t pos, int32_t *tokens, int32_t *targets,
+int zt_dataset_get(const struct zt_dataset *d, int64_t pos, const struct zt_sample *out,
                    struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

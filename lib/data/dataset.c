@@ -1,38 +1,11 @@
 #include "data/data.h"
 
-#include "base/arena.h"
-#include "base/io.h"
-#include "base/rng.h"
 #include "base/size.h"
+#include "data/dataset_internal.h"
 #include "data/paths.h"
-#include "data/token_file.h"
 
-/* Below the kernel's usual limit of 65530 mappings of a process. */
-enum { MAX_MAPPED_FILES = 32768 };
-
-/* The part of a file that lies in the range and gives at least one sample. */
-struct part {
-    struct zt_mapped map;
-    struct zt_token_file file;
-    int64_t begin;        /* first token */
-    int64_t first_sample; /* of the dataset */
-};
-
-struct zt_dataset {
-    struct zt_dataset_opts opts;
-    struct zt_arena arena;
-    struct part *parts;
-    size_t n_parts, parts_cap;
-    int64_t n_samples;
-    int64_t n_tokens;   /* inside the range, of all files */
-    int64_t all_tokens; /* of all files */
-    int64_t longest;    /* tokens of the longest part */
-    int n_files;        /* that overlap the range */
-    int n_short;        /* of these: too short for a sample */
-    int n_left_out;
-    const char *first_name; /* decides the kind of all */
-    enum zt_token_kind kind;
-};
+/* Below the kernel's usual limit of 65530 mappings of a process; a mask is a mapping too. */
+enum { MAX_MAPPED_FILES = 32000 };
 
 static int check_opts(const struct zt_dataset_opts *o, struct zt_err *err)
 {
@@ -48,6 +21,10 @@ static int check_opts(const struct zt_dataset_opts *o, struct zt_err *err)
         (o->range[1] != -1 && o->range[1] <= ZT_MAX(o->range[0], 0)))
         return zt_err_set(err, ZT_EINPUT, "token range [%lld, %lld) is empty",
                           (long long)o->range[0], (long long)o->range[1]);
+    if (o->separator >= o->vocab_size)
+        return zt_err_set(
+            err, ZT_EINPUT, "document_separator is %lld, but vocab_size is %lld (ids 0 to %lld)",
+            (long long)o->separator, (long long)o->vocab_size, (long long)o->vocab_size - 1);
     return 0;
 }
 
@@ -85,56 +62,83 @@ static int check_kind(struct zt_dataset *d, const struct zt_token_file *f, struc
 }
 
 /*
- * Count the next file of the concatenation, and keep its mapping if it holds a sample of the range;
- * then *m is emptied.
+ * Count the next file of the concatenation, and keep its mappings if the range has use for them;
+ * then they are emptied in *p.
  */
-static int take(struct zt_dataset *d, struct zt_mapped *m, const struct zt_token_file *f,
-                struct zt_err *err)
+static int take(struct zt_dataset *d, struct zt_data_part *p, struct zt_err *err)
 {
     int64_t at = d->all_tokens;
-    if (!zt_add_i64(at, f->n_tokens, &d->all_tokens))
-        return zt_err_set(err, ZT_EINPUT, "%s: more than 2^63 tokens in all", f->name);
+    if (!zt_add_i64(at, p->file.n_tokens, &d->all_tokens))
+        return zt_err_set(err, ZT_EINPUT, "%s: more than 2^63 tokens in all", p->file.name);
     int64_t begin = ZT_MAX(d->opts.range[0], at), end = d->all_tokens;
     if (d->opts.range[1] != -1)
         end = ZT_MIN(end, d->opts.range[1]);
     if (begin >= end)
         return 0;
     int64_t n = end - begin, samples = (n - 1) / d->opts.seq_len;
+    int64_t first = d->opts.packed ? d->n_tokens : d->n_samples;
     d->n_files++;
     d->n_tokens += n;
     d->longest = ZT_MAX(d->longest, n);
-    if (samples == 0) {
+    d->n_samples = d->opts.packed ? (d->n_tokens - 1) / d->opts.seq_len : d->n_samples + samples;
+    if (!d->opts.packed && samples == 0) {
         d->n_short++;
         return 0;
     }
     if (d->n_parts == MAX_MAPPED_FILES)
-        return zt_err_set(err, ZT_EINPUT, "%s: more than %d files; concatenate them", f->name,
+        return zt_err_set(err, ZT_EINPUT, "%s: more than %d files; concatenate them", p->file.name,
                           MAX_MAPPED_FILES);
+    p->begin = begin - at;
+    p->n = n;
+    p->first = first;
     ZT_GROW(d->parts, d->n_parts + 1, d->parts_cap);
-    d->parts[d->n_parts++] = (struct part){*m, *f, begin - at, d->n_samples};
-    d->n_samples += samples;
-    memset(m, 0, sizeof *m);
+    d->parts[d->n_parts++] = *p;
+    memset(p, 0, sizeof *p);
     return 0;
 }
 
-static int add_file(struct zt_dataset *d, const struct zt_data_path *p, struct zt_err *err)
+/* The mask that belongs to the next token file. */
+static int map_mask(const struct zt_dataset *d, const struct zt_data_paths *masks,
+                    struct zt_data_part *p, struct zt_err *err)
 {
-    struct zt_mapped m;
-    struct zt_token_file f;
-    int rc = zt_map_file(p->path, &m, err);
+    if (masks->n == 0)
+        return 0;
+    if (d->n_taken >= masks->n)
+        return zt_err_set(err, ZT_EINPUT,
+                          "%s: no mask file for it: there are %zu mask files, one for each token "
+                          "file in the same order",
+                          p->file.name, masks->n);
+    p->mask_name = masks->items[d->n_taken].path;
+    int rc = zt_map_file(p->mask_name, &p->mask, err);
+    if (!rc && p->mask.bytes != (size_t)p->file.n_tokens)
+        rc = zt_err_set(err, ZT_EINPUT,
+                        "%s: %zu bytes, but %s has %lld tokens; a mask has one byte for each",
+                        p->mask_name, p->mask.bytes, p->file.name, (long long)p->file.n_tokens);
+    return rc;
+}
+
+static int add_file(struct zt_dataset *d, const struct zt_data_path *path,
+                    const struct zt_data_paths *masks, struct zt_err *err)
+{
+    struct zt_data_part p = {0};
+    int rc = zt_map_file(path->path, &p.map, err);
     if (rc)
         return rc;
-    if (p->in_folder && !is_data(p, &m, d->opts.format)) {
+    if (path->in_folder && !is_data(path, &p.map, d->opts.format)) {
         d->n_left_out++;
         goto out;
     }
-    rc = zt_token_file_parse(p->path, m.data, m.bytes, d->opts.format, &f, err);
+    rc = zt_token_file_parse(path->path, p.map.data, p.map.bytes, d->opts.format, &p.file, err);
     if (!rc)
-        rc = check_kind(d, &f, err);
+        rc = check_kind(d, &p.file, err);
     if (!rc)
-        rc = take(d, &m, &f, err);
+        rc = map_mask(d, masks, &p, err);
+    d->n_taken++;
+    if (!rc)
+        rc = take(d, &p, err);
 out:
-    zt_unmap_file(&m);
+    zt_unmap_file(&p.map);
+    zt_unmap_file(&p.mask);
     return rc;
 }
 
@@ -152,6 +156,12 @@ static int check_found(const struct zt_dataset *d, struct zt_err *err)
             err, ZT_EINPUT, "token range [%lld, %lld) reaches past the %lld tokens of the data",
             (long long)ZT_MAX(o->range[0], 0),
             (long long)(o->range[1] == -1 ? d->all_tokens : o->range[1]), (long long)d->all_tokens);
+    if (d->n_samples == 0 && o->packed)
+        return zt_err_set(err, ZT_EINPUT,
+                          "%s: no sample: seq_len %lld needs %lld tokens in the range, but there "
+                          "are %lld; give more data or a smaller seq_len",
+                          d->first_name, (long long)o->seq_len, (long long)o->seq_len + 1,
+                          (long long)d->n_tokens);
     if (d->n_samples == 0)
         return zt_err_set(err, ZT_EINPUT,
                           "%s: no sample: seq_len %lld needs a file with %lld tokens in the range, "
@@ -161,21 +171,34 @@ static int check_found(const struct zt_dataset *d, struct zt_err *err)
     return 0;
 }
 
+static int add_files(struct zt_dataset *d, struct zt_err *err)
+{
+    struct zt_data_paths paths = {0}, masks = {0};
+    int rc = zt_data_paths_find(&d->opts.paths, &d->arena, &paths, err);
+    if (!rc)
+        rc = zt_data_paths_find(&d->opts.masks, &d->arena, &masks, err);
+    for (size_t i = 0; !rc && i < paths.n; i++)
+        rc = add_file(d, &paths.items[i], &masks, err);
+    if (!rc)
+        rc = check_found(d, err);
+    if (!rc && masks.n > d->n_taken)
+        rc = zt_err_set(err, ZT_EINPUT,
+                        "%s: one mask file too many: there are %zu for %zu token files",
+                        masks.items[d->n_taken].path, masks.n, d->n_taken);
+    free(paths.items);
+    free(masks.items);
+    return rc;
+}
+
 int zt_dataset_open(const struct zt_dataset_opts *opts, struct zt_dataset **out, struct zt_err *err)
 {
     int rc = check_opts(opts, err);
     if (rc)
         return rc;
     struct zt_dataset *d = zt_xcalloc(1, sizeof *d);
-    struct zt_data_paths paths = {0};
     d->opts = *opts;
-    rc = zt_data_paths_find(&opts->paths, &d->arena, &paths, err);
-    for (size_t i = 0; !rc && i < paths.n; i++)
-        rc = add_file(d, &paths.items[i], err);
-    if (!rc)
-        rc = check_found(d, err);
-    free(paths.items);
-    d->opts.paths = (struct zt_str_list){0}; /* the caller's */
+    rc = add_files(d, err);
+    d->opts.paths = d->opts.masks = (struct zt_str_list){0}; /* the caller's */
     if (rc) {
         zt_dataset_free(d);
         d = NULL;
@@ -188,8 +211,10 @@ void zt_dataset_free(struct zt_dataset *d)
 {
     if (!d)
         return;
-    for (size_t i = 0; i < d->n_parts; i++)
+    for (size_t i = 0; i < d->n_parts; i++) {
         zt_unmap_file(&d->parts[i].map);
+        zt_unmap_file(&d->parts[i].mask);
+    }
     free(d->parts);
     zt_arena_release(&d->arena);
     free(d);
@@ -221,39 +246,17 @@ void zt_dataset_describe(const struct zt_dataset *d, struct zt_str *out)
                   d->n_files == 1 ? "" : "s", (long long)d->n_tokens, zt_token_kind_name(d->kind),
                   (long long)d->n_samples, d->n_samples == 1 ? "" : "s",
                   (long long)d->opts.seq_len);
+    if (d->opts.packed) {
+        zt_str_puts(out, ", packed: documents end with ");
+        if (d->opts.separator >= 0)
+            zt_str_printf(out, "token %lld and with ", (long long)d->opts.separator);
+        zt_str_puts(out, "their file");
+    }
+    if (d->n_parts && d->parts[0].mask_name)
+        zt_str_puts(out, ", targets masked");
     if (d->n_short)
         zt_str_printf(out, "; %d too short for a sample", d->n_short);
     if (d->n_left_out)
         zt_str_printf(out, "; %d left out: not %s", d->n_left_out,
                       d->kind == ZT_TOKENS_TEXT ? "text" : "tokens");
-}
-
-/* The part that sample `i` lies in. */
-static const struct part *find_part(const struct zt_dataset *d, int64_t i)
-{
-    size_t lo = 0, hi = d->n_parts;
-    while (hi - lo > 1) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (d->parts[mid].first_sample <= i)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return &d->parts[lo];
-}
-
-int zt_dataset_get(const struct zt_dataset *d, int64_t pos, int32_t *tokens, int32_t *targets,
-                   struct zt_err *err)
-{
-    ZT_ASSERT_CMP(pos, >=, 0);
-    int64_t n = d->opts.seq_len, i = pos % d->n_samples;
-    if (d->opts.shuffle)
-        i = zt_permute(d->opts.seed, (uint64_t)(pos / d->n_samples), d->n_samples, i);
-    const struct part *p = find_part(d, i);
-    int64_t begin = p->begin + (i - p->first_sample) * n;
-    int rc = zt_token_file_read(&p->file, begin, n, d->opts.vocab_size, tokens, err);
-    if (rc)
-        return rc;
-    memcpy(targets, tokens + 1, (size_t)(n - 1) * sizeof *targets);
-    return zt_token_file_read(&p->file, begin + n, 1, d->opts.vocab_size, targets + n - 1, err);
 }

@@ -29,6 +29,7 @@ static const struct field fields[] = {
     NUM(loss_scale),
     INT(skipped),
     INT(tokens),
+    INT(targets),
     NUM(tokens_per_s),
     NUM(step_ms),
     NUM(mfu),
@@ -152,8 +153,11 @@ const char *zt_metrics_line(const struct zt_metrics *m, int64_t total_steps, cha
     struct zt_str s = {0};
     char part[32];
     double eta = (double)(total_steps - m->step) * m->step_ms * 1e-3;
-    zt_str_printf(&s, "step %lld/%lld loss %.4f", (long long)m->step, (long long)total_steps,
-                  m->loss);
+    zt_str_printf(&s, "step %lld/%lld", (long long)m->step, (long long)total_steps);
+    if (m->targets == 0 && isnan(m->loss))
+        zt_str_puts(&s, " no targets");
+    else
+        zt_str_printf(&s, " loss %.4f", m->loss);
     if (m->has_val)
         zt_str_printf(&s, " val %.4f", m->val_loss);
     zt_str_printf(&s, " lr %.1e norm %.2f", m->lr, m->grad_norm);

@@ -13,13 +13,14 @@
 
 struct zt_metrics {
     int64_t step;             /* 1-based: steps done */
-    double loss;              /* mean over the step's unmasked tokens, all ranks */
+    double loss;              /* mean over the step's targets, all ranks; NAN if there are none */
     double lr;                /* of this step */
     double grad_norm;         /* global, unscaled, before clipping */
     double grad_norm_clipped; /* and after */
     double loss_scale;        /* 1 unless fp16 */
     int64_t skipped;          /* steps so far whose update was not applied */
     int64_t tokens;           /* so far, all ranks */
+    int64_t targets;          /* of this step, all ranks: those that are not masked */
     double tokens_per_s;      /* all ranks */
     double step_ms;
     double mfu; /* model FLOPs a second over the peak, 0 to 1 */
@@ -40,7 +41,8 @@ int zt_metrics_from_json(const char *json, size_t n, struct zt_metrics *m,
 
 /*
  * "step 100/2000 loss 2.3456 lr 1.0e-03 norm 0.53 12.3k tok/s mfu 41% 1.20 GB eta 0:12", without a
- * newline. What is not known is left out; "val 2.41" and "skipped 3" follow where they apply. Cut
+ * newline. What is not known is left out; "no targets" stands for the loss of a step that was masked
+ * whole; "val 2.41" and "skipped 3" follow where they apply. Cut
  * when it does not fit buf. Returns buf.
  */
 const char *zt_metrics_line(const struct zt_metrics *m, int64_t total_steps, char *buf,

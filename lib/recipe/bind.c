@@ -385,6 +385,7 @@ static void bind_defaults(struct zt_load *ld)
     struct zt_recipe *r = &ld->settings->r;
     for (int i = 0; i < 2; i++)
         r->data.range_train[i] = r->data.range_val[i] = -1;
+    r->data.document_separator = -1;
     ld->settings->comm = -1;
 }
 

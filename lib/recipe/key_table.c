@@ -464,6 +464,15 @@ const struct zt_key zt_keys[] = {
     KEY("data.val_range", RANGE, r.data.range_val, NULL, "The same of data.val, to validate."),
     KEY("data.val_fraction", FLOAT, r.data.val_fraction, "0",
         "Part of the end of data.train held out to validate; below 1.", .max = 1),
+    KEY("data.packing", ENUM, r.data.packing, "none",
+        "none: samples are cut from each file, and attention sees all of a sample; documents: from "
+        "all files in a row, and attention and positions restart with each document.",
+        .ok = "none|documents"),
+    INT("data.document_separator", r.data.document_separator, NULL, 0, 1 << 28,
+        "With packing: documents, the token that ends a document, such as 50256 for GPT-2."),
+    KEY("data.train_mask", PATHS, r.data.train_mask, NULL,
+        "One file for each file of data.train: a byte per token, 0 where it is no target, else 1."),
+    KEY("data.val_mask", PATHS, r.data.val_mask, NULL, "The same for data.val."),
     BOOL("data.shuffle", r.data.shuffle, "true", "Another order of the samples in every epoch."),
 
     /* train */

@@ -29,6 +29,7 @@
 enum zt_precision { ZT_PREC_FP32, ZT_PREC_BF16, ZT_PREC_FP16 };
 enum zt_offload_device { ZT_OFFLOAD_TO_NONE, ZT_OFFLOAD_TO_CPU, ZT_OFFLOAD_TO_NVME };
 enum zt_data_format { ZT_DATA_AUTO, ZT_DATA_TEXT, ZT_DATA_LLMC, ZT_DATA_RAW_U16 };
+enum zt_packing { ZT_PACK_NONE, ZT_PACK_DOCUMENTS };
 
 struct zt_str_list {
     int n;
@@ -65,8 +66,11 @@ struct zt_recipe_zero {
 };
 
 struct zt_recipe_data {
-    struct zt_str_list train, val; /* files, globs, directories; as given */
+    struct zt_str_list train, val;           /* files, globs, directories; as given */
+    struct zt_str_list train_mask, val_mask; /* one for each token file; n 0: every token counts */
     enum zt_data_format format;
+    enum zt_packing packing;
+    int64_t document_separator; /* -1: none */
     int64_t seq_len;
     int64_t range_train[2], range_val[2]; /* [begin, end) tokens of the concatenation; -1: open */
     double val_fraction; /* held out of the end of train when val is not given; 0: none */

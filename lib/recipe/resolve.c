@@ -168,6 +168,10 @@ static void resolve_validation(struct zt_load *ld)
     if (d->val.n == 0 && d->train.n > 0 && zt_load_given(ld, "data.val_range")) {
         d->val = d->train;
         zt_load_derived(ld, "data.val");
+        if (d->val_mask.n == 0 && d->train_mask.n > 0) {
+            d->val_mask = d->train_mask;
+            zt_load_derived(ld, "data.val_mask");
+        }
         if (ranges_meet(d->range_train, d->range_val))
             zt_diag_add(&ld->notes, ZT_DIAG_WRONG, pos_of(ld, "data.val_range"),
                         "data.val_range: these tokens are trained on too; see data.train_range");
@@ -186,6 +190,35 @@ static void resolve_validation(struct zt_load *ld)
                     "or data.val_fraction");
 }
 
+static void check_documents(struct zt_load *ld)
+{
+    const struct zt_recipe *r = &ld->settings->r;
+    const struct zt_recipe_data *d = &r->data;
+    struct zt_pos at = pos_of(ld, "data.document_separator");
+    if (d->document_separator < 0)
+        return;
+    if (d->packing != ZT_PACK_DOCUMENTS)
+        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, at,
+                    "data.document_separator: ignored: read only with data.packing: documents");
+    if (r->model.vocab_size > 0 && d->document_separator >= r->model.vocab_size)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, at,
+                    "data.document_separator: %" PRId64
+                    " is no token: model.vocab_size is %" PRId64,
+                    d->document_separator, r->model.vocab_size);
+}
+
+static void check_masks(struct zt_load *ld)
+{
+    const struct zt_recipe_data *d = &ld->settings->r.data;
+    if (d->val_mask.n > 0 && d->val.n == 0)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "data.val_mask"),
+                    "data.val_mask: there is no data.val; what is held out of data.train has "
+                    "data.train_mask");
+    if (d->train_mask.n > 0 && d->val.n > 0 && d->val_mask.n == 0)
+        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, pos_of(ld, "data.train_mask"),
+                    "data.train_mask: there is no data.val_mask: validation counts every token");
+}
+
 static void resolve_data(struct zt_load *ld)
 {
     struct zt_recipe *r = &ld->settings->r;
@@ -194,6 +227,8 @@ static void resolve_data(struct zt_load *ld)
     if (d->train.n == 0 && !ld->opts->for_plan && !zt_load_any_bad(ld, "data"))
         missing(ld, "data.train is missing: the files to learn from");
     resolve_validation(ld);
+    check_documents(ld);
+    check_masks(ld);
     int64_t longest = r->model.n_positions;
     if (!zt_load_given(ld, "data.seq_len")) {
         d->seq_len = longest > 0 ? ZT_MIN(longest, 1024) : 1024;

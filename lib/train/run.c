@@ -25,6 +25,7 @@ struct run {
     int64_t last_done_ns;
     double flops_per_token, peak_flops;
     bool stopping;
+    bool said_masked; /* that a step had no target */
 };
 
 /* Send a JSON object up; steals it. */
@@ -207,13 +208,14 @@ static int report_step(struct run *run, const struct zt_step_outcome *o, struct 
     run->last_done_ns = o->done_ns;
     struct zt_metrics m = {
         .step = sb->step + 1,
-        .loss = sb->loss,
+        .loss = sb->tokens ? sb->loss : (double)NAN,
         .lr = (double)sb->lr,
         .grad_norm = sb->grad_norm,
         .grad_norm_clipped = sb->grad_norm_clipped,
         .loss_scale = (double)sb->loss_scale,
         .skipped = sb->skipped + !sb->apply,
         .tokens = (sb->step + 1) * tokens,
+        .targets = sb->tokens,
         .tokens_per_s = dt > 0 ? (double)tokens / dt : NAN,
         .step_ms = dt > 0 ? dt * 1e3 : NAN,
         .mfu = dt > 0 && run->peak_flops > 0
@@ -229,6 +231,22 @@ static int report_step(struct run *run, const struct zt_step_outcome *o, struct 
     return rc;
 }
 
+/* A step without a target changes nothing; said the first time, counted as skipped every time. */
+static int report_masked(struct run *run, const struct zt_step_block *sb, struct zt_err *err)
+{
+    if (sb->tokens || run->said_masked)
+        return 0;
+    run->said_masked = true;
+    struct zt_str text = {0};
+    zt_str_printf(&text,
+                  "step %lld: every target of the batch is masked: nothing is learnt from it, and "
+                  "it counts as skipped (said once)",
+                  (long long)sb->step + 1);
+    int rc = report(run, json_pack("{s:s, s:s}", "type", "notice", "text", zt_str_get(&text)), err);
+    zt_str_release(&text);
+    return rc;
+}
+
 /* Take in the result of TRAIN run `i`; every rank comes to the same conclusions. */
 static int conclude(struct run *run, int64_t i, struct zt_err *err)
 {
@@ -236,9 +254,11 @@ static int conclude(struct run *run, int64_t i, struct zt_err *err)
     int rc = zt_engine_outcome(&run->engine, i, &o, err);
     if (!rc && run->env->rank == 0)
         rc = report_step(run, &o, err);
+    const struct zt_step_block *sb = &o.result.sb;
+    if (!rc && run->env->rank == 0)
+        rc = report_masked(run, sb, err);
     if (rc)
         return rc;
-    const struct zt_step_block *sb = &o.result.sb;
     run->stopping |= o.result.vote.stop != 0;
     if (o.result.vote.nonfinite && run->r->train.on_nonfinite == ZT_NONFINITE_ERROR)
         return zt_err_set(err, ZT_ENUMERIC,

@@ -18,7 +18,7 @@ int zt_run_data_open(const struct zt_recipe *r, struct zt_run_data *d,
                      struct zt_err *err) ZT_MUST_CHECK;
 void zt_run_data_close(struct zt_run_data *d);
 
-/* Mean validation loss over all ranks' batches, and the tokens it is the mean of. */
+/* Mean validation loss over all ranks' batches, and the targets it is the mean of; NAN of none. */
 int zt_run_eval(struct zt_engine *e, int64_t max_batches, double *loss, int64_t *tokens,
                 struct zt_err *err) ZT_MUST_CHECK;
 

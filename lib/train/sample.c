@@ -158,6 +158,6 @@ int zt_run_eval(struct zt_engine *e, int64_t max_batches, double *loss, int64_t 
             *tokens += records[r].count.tokens;
         }
     }
-    *loss = *tokens ? sum / (double)*tokens : 0;
+    *loss = *tokens ? sum / (double)*tokens : (double)NAN;
     return 0;
 }

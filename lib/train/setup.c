@@ -97,57 +97,72 @@ static const char *origin(const struct zt_recipe *r, const char *key)
     return r->path;
 }
 
-static int open_dataset(const struct zt_recipe *r, const struct zt_str_list *paths,
-                        const int64_t range[2], const char *key, bool shuffle,
-                        struct zt_dataset **out, struct zt_err *err)
+/* One of the two sets, and what it is called. */
+struct set {
+    const char *key;
+    const struct zt_str_list *paths, *masks;
+    int64_t range[2];
+    bool shuffle;
+};
+
+static int open_dataset(const struct zt_recipe *r, const struct set *set, struct zt_dataset **out,
+                        struct zt_err *err)
 {
     struct zt_dataset_opts opts = {
-        .paths = *paths,
+        .paths = *set->paths,
         .format = r->data.format,
         .seq_len = r->data.seq_len,
         .vocab_size = r->model.vocab_size,
-        .range = {range[0], range[1]},
-        .shuffle = shuffle,
+        .range = {set->range[0], set->range[1]},
+        .packed = r->data.packing == ZT_PACK_DOCUMENTS,
+        .separator = r->data.document_separator,
+        .masks = *set->masks,
+        .shuffle = set->shuffle,
         .seed = r->train.seed,
     };
-    return zt_dataset_open(&opts, out, err) ? zt_err_wrap(err, "%s: %s", origin(r, key), key) : 0;
+    return zt_dataset_open(&opts, out, err) ? zt_err_wrap(err, "%s", set->key) : 0;
 }
 
 /* data.val_fraction holds out the end of the training tokens. */
-static int split_range(const struct zt_recipe *r, int64_t train[2], int64_t val[2],
+static int split_range(const struct zt_recipe *r, struct set *train, struct set *val,
                        struct zt_err *err)
 {
     struct zt_dataset *all;
-    int rc = open_dataset(r, &r->data.train, r->data.range_train, "data.train", false, &all, err);
+    int rc = open_dataset(r, train, &all, err);
     if (rc)
         return rc;
-    int64_t begin = ZT_MAX(r->data.range_train[0], (int64_t)0), n = zt_dataset_tokens(all);
+    int64_t begin = ZT_MAX(train->range[0], (int64_t)0), n = zt_dataset_tokens(all);
     int64_t cut = begin + n - (int64_t)((double)n * r->data.val_fraction);
     zt_dataset_free(all);
-    train[0] = begin;
-    train[1] = val[0] = cut;
-    val[1] = begin + n;
+    train->range[0] = begin;
+    train->range[1] = val->range[0] = cut;
+    val->range[1] = begin + n;
+    val->paths = train->paths;
+    val->masks = train->masks;
     return 0;
 }
 
 int zt_run_data_open(const struct zt_recipe *r, struct zt_run_data *d, struct zt_err *err)
 {
-    memset(d, 0, sizeof *d);
-    int64_t train[2] = {r->data.range_train[0], r->data.range_train[1]};
-    int64_t val[2] = {r->data.range_val[0], r->data.range_val[1]};
-    const struct zt_str_list *val_paths = &r->data.val;
-    bool held_out = !r->data.val.n && r->data.val_fraction > 0;
-    int rc = 0;
-    if (held_out) {
-        rc = split_range(r, train, val, err);
-        val_paths = &r->data.train;
-    }
-    if (!rc)
-        rc = open_dataset(r, &r->data.train, train, "data.train", r->data.shuffle, &d->train, err);
+    const struct zt_recipe_data *rd = &r->data;
+    struct set train = {"data.train",
+                        &rd->train,
+                        &rd->train_mask,
+                        {rd->range_train[0], rd->range_train[1]},
+                        rd->shuffle};
     /* A limited evaluation takes the same shuffled part of the set every time. */
-    if (!rc && (r->data.val.n || held_out))
-        rc = open_dataset(r, val_paths, val, held_out ? "data.val_fraction" : "data.val",
-                          r->train.eval_batches > 0, &d->val, err);
+    struct set val = {"data.val",
+                      &rd->val,
+                      &rd->val_mask,
+                      {rd->range_val[0], rd->range_val[1]},
+                      r->train.eval_batches > 0};
+    bool held_out = !rd->val.n && rd->val_fraction > 0;
+    memset(d, 0, sizeof *d);
+    int rc = held_out ? split_range(r, &train, &val, err) : 0;
+    if (!rc)
+        rc = open_dataset(r, &train, &d->train, err);
+    if (!rc && (rd->val.n || held_out))
+        rc = open_dataset(r, &val, &d->val, err);
     if (rc)
         zt_run_data_close(d);
     return rc;

@@ -68,10 +68,13 @@ def text_recipe(**more):
 class Run:
     """One training: its losses, gradient norms and the digest of its final state."""
 
-    def __init__(self, ranks, r):
+    def __init__(self, ranks, r, files={}):
         with tempfile.TemporaryDirectory() as d:
             path = pathlib.Path(d) / "r.yaml"
             path.write_text(json.dumps(r))
+            for name, content in files.items():  # beside the recipe
+                (pathlib.Path(d) / name).parent.mkdir(exist_ok=True)
+                (pathlib.Path(d) / name).write_bytes(content)
             p = subprocess.run([ZT, "--device=cpu", f"--num_gpus={ranks}", f"--log_dir={d}/run", str(path)],
                                capture_output=True, text=True, cwd=d, env=dict(os.environ))
             if p.returncode != 0:
@@ -79,6 +82,8 @@ class Run:
                 raise AssertionError(f"exit status {p.returncode}: " + " / ".join(tail))
             lines = [json.loads(x) for x in (pathlib.Path(d) / "run/metrics.jsonl").read_text().splitlines()]
             summary = json.loads((pathlib.Path(d) / "run/summary.json").read_text())
+        self.text = p.stdout + p.stderr
+        self.steps = lines
         self.loss = [x["loss"] for x in lines]
         self.norm = [x["grad_norm"] for x in lines]
         self.digest = summary["digest"]
@@ -197,7 +202,83 @@ def communication_type():
         test("communication_data_type bf16", check)
 
 
+def fixture_masks():
+    """Case B03 (c): sequences with unequal numbers of targets, one with none; the same numbers for
+    every split."""
+    want = EXPECTED["masked"]
+    mask = bytes([1] + [x for row in want["mask"] for x in row])
+    splits = [(2, 1, 2)] if quick else [(1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 1, 4), (2, 1, 2)]
+
+    def check(ranks, micro, accum, stage):
+        r = recipe(micro, accum, 6, **{"zero_optimization.stage": stage, "data.train_mask": "m",
+                                       "train.steps": 3})
+        run = Run(ranks, r, {"m": mask})
+        close(run.loss, [want["loss"]], 1e-5, "loss")
+        assert abs(run.norm[0] - want["grad_norm"]) <= 1e-4 * want["grad_norm"], f"norm {run.norm[0]}"
+        assert run.steps[0]["targets"] == want["valid"], f"{run.steps[0]['targets']} targets"
+        return run
+
+    for stage in (3,) if quick else range(4):
+        runs = []
+        for s in splits:
+            test(f"fixture masked ranks={s[0]} micro={s[1]} accum={s[2]} stage={stage}",
+                 lambda s=s, stage=stage: runs.append(check(*s, stage)))
+
+        def later_steps(runs=runs):
+            for run in runs[1:]:
+                close(run.loss, runs[0].loss, 1e-5, "loss")
+        if len(runs) > 1:
+            test(f"fixture masked, later steps of all splits, stage={stage}", later_steps)
+
+
+def all_masked():
+    """Nothing to learn from: no NaN, nothing changes, and it is said."""
+    def check(ranks, stage):
+        files = {"m": bytes(25)}
+        base = {"zero_optimization.stage": stage, "data.train_mask": "m"}
+        none = Run(ranks, recipe(4 // ranks, 1, 6, **base, **{"train.steps": 0}), files)
+        run = Run(ranks, recipe(4 // ranks, 1, 6, **base, **{"train.steps": 3}), files)
+        assert run.digest == none.digest, "the state changed"
+        for x in run.steps:
+            assert x["loss"] is None and x["targets"] == 0 and x["grad_norm"] == 0, f"{x}"
+        assert run.steps[-1]["skipped"] == 3, "not counted as skipped"
+        assert run.text.count("every target of the batch is masked") == 1, "not said once"
+    for ranks, stage in ((2, 3),) if quick else ((1, 0), (2, 1), (2, 2), (4, 3)):
+        test(f"every target masked ranks={ranks} stage={stage}", lambda r=ranks, s=stage: check(r, s))
+
+
+def packed_documents():
+    """Documents packed into one sample learn as samples of their own do."""
+    docs = [b"the cat sat.", b"on a mat: 12", b"3 + 4 = 7..\n"]
+    model = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 256,
+             "n_positions": 36}
+
+    def check(bf16):
+        base = {"model": model, "train.steps": 5, "data.train": "docs", "data.shuffle": False,
+                "bf16.enabled": bf16}
+        files = {f"docs/{i}": d for i, d in enumerate(docs)}
+        single = Run(1, recipe(3, 1, 11, **base), files)  # 11 targets each
+        # 36 tokens, and one more that only says where the last document ends
+        packed = Run(1, recipe(1, 1, 36, **base, **{"data.packing": "documents"}), {**files, "docs/9": b"x"})
+        joined = {"docs/all": b"".join(d[:-1] + b"\0" for d in docs) + b"x"}
+        marked = Run(1, recipe(1, 1, 36, **{
+            **base, "data.packing": "documents", "data.document_separator": 0, "data.format": "text",
+            "data.train": "docs/all"}), joined)
+        close(packed.loss, single.loss, 5e-3 if bf16 else 1e-5, "packed loss")
+        close(packed.norm, single.norm, 2e-2 if bf16 else 1e-4, "packed norm")
+        assert packed.steps[0]["targets"] == single.steps[0]["targets"] == 33
+        assert marked.steps[0]["targets"] == 33, "a separator is no target of its own, or the last one is"
+        plain = Run(1, recipe(1, 1, 36, **base), {"docs/all": b"".join(docs) + b"x"})
+        assert abs(plain.loss[-1] - packed.loss[-1]) > 1e-3, "packing changed nothing"
+    test("packed documents are samples of their own, fp32", lambda: check(False))
+    if not quick:
+        test("packed documents are samples of their own, bf16", lambda: check(True))
+
+
 fixture_traces()
+fixture_masks()
+all_masked()
+packed_documents()
 stages_bit_for_bit()
 across_ranks()
 memory_as_predicted()

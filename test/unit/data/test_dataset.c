@@ -19,6 +19,23 @@ static struct zt_dataset_opts options(const char **paths, int n, int64_t seq_len
     return o;
 }
 
+/* Tokens and targets alone; positions and segments of a row that is one document. */
+static int get(const struct zt_dataset *d, int64_t n, int64_t pos, int32_t *x, int32_t *y,
+               struct zt_err *err)
+{
+    int32_t positions[1024], seg_start[1024];
+    struct zt_sample out = {x, y, positions, seg_start};
+    int rc = zt_dataset_get(d, pos, &out, err);
+    bool plain = true;
+    for (int64_t t = 0; !rc && t < n; t++)
+        plain = plain && positions[t] == t && seg_start[t] == 0;
+    if (!plain)
+        rc = zt_err_set(err, ZT_EINPUT,
+                        "position %lld: positions or segments are not of one document",
+                        (long long)pos);
+    return rc;
+}
+
 /* A folder of its own for each test, with files to fill it. */
 struct sandbox {
     char dir[64];
@@ -83,8 +100,8 @@ TEST(dataset_fixture_samples)
     int32_t last_target = -1;
     for (int pos = 0; pos < 8; pos++) {
         int32_t x[6], y[6], rx[6], ry[6];
-        CHECK_OK(zt_dataset_get(a, pos, x, y, &err), err);
-        CHECK_OK(zt_dataset_get(b, pos, rx, ry, &err), err);
+        CHECK_OK(get(a, 6, pos, x, y, &err), err);
+        CHECK_OK(get(b, 6, pos, rx, ry, &err), err);
         CHECK(memcmp(x, rx, sizeof x) == 0 && memcmp(y, ry, sizeof y) == 0);
         CHECK(memcmp(x + 1, y, 5 * sizeof y[0]) == 0);
         if (pos % 4)
@@ -121,11 +138,11 @@ TEST(dataset_epochs_are_permutations)
         unsigned char seen[N] = {0};
         for (int i = 0; i < N; i++) {
             int32_t target, token2;
-            CHECK_OK(zt_dataset_get(d, (int64_t)e * N + i, &order[e][i], &target, &err), err);
+            CHECK_OK(get(d, 1, (int64_t)e * N + i, &order[e][i], &target, &err), err);
             CHECK_INT(target, order[e][i] + 1);
             CHECK(!seen[order[e][i]]);
             seen[order[e][i]] = 1;
-            CHECK_OK(zt_dataset_get(again, (int64_t)e * N + i, &token2, &target, &err), err);
+            CHECK_OK(get(again, 1, (int64_t)e * N + i, &token2, &target, &err), err);
             CHECK_INT(token2, order[e][i]);
         }
         if (e)
@@ -160,9 +177,9 @@ TEST(dataset_folder_rules)
     CHECK_INT(zt_dataset_tokens(d), 11);
     CHECK_INT(zt_dataset_samples(d), 4);
     int32_t x[2], y[2];
-    CHECK_OK(zt_dataset_get(d, 0, x, y, &err), err);
+    CHECK_OK(get(d, 2, 0, x, y, &err), err);
     CHECK_INT(x[0], 'Z');
-    CHECK_OK(zt_dataset_get(d, 2, x, y, &err), err);
+    CHECK_OK(get(d, 2, 2, x, y, &err), err);
     CHECK_INT(x[0], 'B');
     struct zt_str text = {0};
     zt_dataset_describe(d, &text);
@@ -196,7 +213,7 @@ TEST(dataset_patterns)
     CHECK_INT(zt_dataset_samples(d), 3);
     for (int i = 0; i < 3; i++) {
         int32_t x[4], y[4];
-        CHECK_OK(zt_dataset_get(d, i, x, y, &err), err);
+        CHECK_OK(get(d, 4, i, x, y, &err), err);
         CHECK_INT(x[0], "x01"[i]);
     }
     zt_dataset_free(d);
@@ -227,7 +244,7 @@ TEST(dataset_range_cuts_files)
     CHECK_INT(zt_dataset_samples(d), 4);
     static const char starts[] = "57ac";
     for (int i = 0; i < 4; i++) {
-        CHECK_OK(zt_dataset_get(d, i, x, y, &err), err);
+        CHECK_OK(get(d, 2, i, x, y, &err), err);
         CHECK_INT(x[0], starts[i]);
         CHECK_INT(y[1], starts[i] + 2);
     }
@@ -235,7 +252,7 @@ TEST(dataset_range_cuts_files)
     o.range[0] = 10, o.range[1] = -1;
     CHECK_OK(zt_dataset_open(&o, &d, &err), err);
     CHECK_INT(zt_dataset_files(d), 1);
-    CHECK_OK(zt_dataset_get(d, 0, x, y, &err), err);
+    CHECK_OK(get(d, 2, 0, x, y, &err), err);
     CHECK_INT(x[0], 'a');
     zt_dataset_free(d);
     o.range[0] = 0, o.range[1] = 21;
@@ -292,7 +309,7 @@ TEST(dataset_d03_bad_id_names_the_file)
     struct zt_err err;
     int32_t x[3], y[3];
     CHECK_OK(zt_dataset_open(&o, &d, &err), err);
-    CHECK_INT(zt_dataset_get(d, 0, x, y, &err), ZT_EINPUT);
+    CHECK_INT(get(d, 3, 0, x, y, &err), ZT_EINPUT);
     CHECK(strstr(err.msg, paths[0]) && strstr(err.msg, "vocab_size is 50257"));
     zt_dataset_free(d);
 }
@@ -319,8 +336,169 @@ TEST(dataset_huge_file)
     o.format = ZT_DATA_RAW_U16;
     CHECK_OK(zt_dataset_open(&o, &d, &err), err);
     CHECK_INT(zt_dataset_samples(d), (bytes / 2 - 1) / 1024);
-    CHECK_OK(zt_dataset_get(d, zt_dataset_samples(d) - 1, x, y, &err), err);
+    CHECK_OK(get(d, 1024, zt_dataset_samples(d) - 1, x, y, &err), err);
     CHECK_INT(y[1023], 0);
+    zt_dataset_free(d);
+    sandbox_release(&s);
+}
+
+/* What a row should be, as text: a digit or letter a token, '.' where there is no target. */
+static void check_row(const struct zt_dataset *d, int64_t n, int64_t pos, const char *tokens,
+                      const char *targets, const char *positions)
+{
+    int32_t x[16], y[16], p[16], seg[16];
+    struct zt_sample out = {x, y, p, seg};
+    struct zt_err err;
+    CHECK_OK(zt_dataset_get(d, pos, &out, &err), err);
+    for (int64_t t = 0; t < n; t++) {
+        if (x[t] != tokens[t] || y[t] != (targets[t] == '.' ? -100 : targets[t]) ||
+            p[t] != positions[t] - '0' || seg[t] != t - p[t])
+            FAIL("sample %d, token %d: %d -> %d at %d of segment %d", (int)pos, (int)t, x[t], y[t],
+                 p[t], seg[t]);
+    }
+}
+
+TEST(dataset_packs_documents)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "a.txt", "abc|de|", 7);
+    put(&s, "b.txt", "f", 1);
+    put(&s, "c.txt", "", 0);
+    put(&s, "d.txt", "ghijklmn", 8);
+    const char *paths[] = {s.dir};
+    struct zt_dataset_opts o = options(paths, 1, 5, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    o.packed = true;
+    o.separator = '|';
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_samples(d), 3); /* of 16 tokens: no file is lost, however short */
+    check_row(d, 5, 0, "abc|d", "bc|.e", "01230");
+    check_row(d, 5, 1, "e|fgh", "|..hi", "01001");
+    check_row(d, 5, 2, "ijklm", "jklmn", "01234");
+    struct zt_str text = {0};
+    zt_dataset_describe(d, &text);
+    CHECK_STR(zt_str_get(&text),
+              "3 files, 16 tokens (text as bytes), 3 samples of 5, packed: documents end with "
+              "token 124 and with their file");
+    zt_str_release(&text);
+    zt_dataset_free(d);
+
+    o.separator = -1;
+    o.range[0] = 2, o.range[1] = 13;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_samples(d), 2);
+    check_row(d, 5, 0, "c|de|", "|de|.", "01234");
+    check_row(d, 5, 1, "fghij", ".hijk", "00123");
+    zt_dataset_free(d);
+
+    o.separator = 256;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "document_separator is 256") && strstr(err.msg, "256 (ids 0 to 255)"));
+    o.separator = -1;
+    o.range[0] = 0, o.range[1] = 5;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "needs 6 tokens") && strstr(err.msg, "there are 5"));
+    sandbox_release(&s);
+}
+
+/* A separator that ends a chunk, a sample, and follows itself. */
+TEST(dataset_packs_at_the_borders)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "a.txt", "||ab|c||", 8);
+    put(&s, "b.txt", "|d", 2);
+    const char *paths[] = {s.dir};
+    struct zt_dataset_opts o = options(paths, 1, 3, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    o.packed = true;
+    o.separator = '|';
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(zt_dataset_samples(d), 3);
+    check_row(d, 3, 0, "||a", "..b", "000");
+    check_row(d, 3, 1, "b|c", "|.|", "010");
+    check_row(d, 3, 2,
+              "||"
+              "|",
+              "...", "000");
+    zt_dataset_free(d);
+    sandbox_release(&s);
+}
+
+TEST(dataset_masks)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "t/a.txt", "abcdefg", 7);
+    put(&s, "t/b.txt", "hijk", 4);
+    put(&s, "m/a.mask", "\1\0\1\1\0\0\1", 7);
+    put(&s, "m/b.mask", "\1\1\0\1", 4);
+    char text[128], masks[128], one[128];
+    snprintf(text, sizeof text, "%s/t", s.dir);
+    snprintf(masks, sizeof masks, "%s/m", s.dir);
+    snprintf(one, sizeof one, "%s/m/a.mask", s.dir);
+    const char *paths[] = {text}, *mask_paths[] = {masks};
+    struct zt_dataset_opts o = options(paths, 1, 3, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    o.masks = (struct zt_str_list){1, mask_paths};
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    check_row(d, 3, 0, "abc", ".cd", "012");
+    check_row(d, 3, 1, "def", "..g", "012");
+    check_row(d, 3, 2, "hij", "i.k", "012");
+    struct zt_str line = {0};
+    zt_dataset_describe(d, &line);
+    CHECK(strstr(zt_str_get(&line), ", targets masked"));
+    zt_str_release(&line);
+    zt_dataset_free(d);
+
+    o.packed = true;
+    o.separator = -1;
+    o.seq_len = 5;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    check_row(d, 5, 0, "abcde", ".cd..", "01234");
+    check_row(d, 5, 1, "fghij", "g.i.k", "01012");
+    zt_dataset_free(d);
+
+    mask_paths[0] = one;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "b.txt: no mask file"));
+    put(&s, "m/b.mask", "\1\1\0", 3);
+    mask_paths[0] = masks;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "b.mask: 3 bytes") && strstr(err.msg, "b.txt has 4 tokens"));
+    put(&s, "m/b.mask", "\1\1\0\2", 4);
+    put(&s, "m/c.mask", "", 0);
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "c.mask: one mask file too many") && strstr(err.msg, "3 for 2"));
+    sandbox_release(&s);
+}
+
+TEST(dataset_mask_is_0_or_1)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "a.txt", "abcd", 4);
+    put(&s, "a.mask", "\1\0\2\1", 4);
+    char text[128], mask[128];
+    snprintf(text, sizeof text, "%s/a.txt", s.dir);
+    snprintf(mask, sizeof mask, "%s/a.mask", s.dir);
+    const char *paths[] = {text}, *masks[] = {mask};
+    struct zt_dataset_opts o = options(paths, 1, 3, 256);
+    struct zt_dataset *d;
+    struct zt_err err;
+    int32_t x[3], y[3];
+    o.masks = (struct zt_str_list){1, masks};
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    CHECK_INT(get(d, 3, 0, x, y, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "a.mask: byte 2 is 2"));
     zt_dataset_free(d);
     sandbox_release(&s);
 }

@@ -10,6 +10,7 @@ static const struct zt_metrics sample = {
     .grad_norm_clipped = 0.53,
     .loss_scale = 1,
     .tokens = 1638400,
+    .targets = 16000,
     .tokens_per_s = 12345.6,
     .step_ms = 6.5,
     .mfu = 0.412,
@@ -25,7 +26,8 @@ TEST(metrics_json_text)
         zt_str_get(&s),
         "{\"type\": \"step\", \"step\": 100, \"loss\": 2.3456, \"lr\": 0.001, "
         "\"grad_norm\": 0.53, \"grad_norm_clipped\": 0.53, \"loss_scale\": 1, \"skipped\": 0, "
-        "\"tokens\": 1638400, \"tokens_per_s\": 12345.6, \"step_ms\": 6.5, \"mfu\": 0.412, "
+        "\"tokens\": 1638400, \"targets\": 16000, \"tokens_per_s\": 12345.6, \"step_ms\": 6.5, "
+        "\"mfu\": 0.412, "
         "\"device_peak_bytes\": 1200000000, \"host_peak_bytes\": 300000000}");
     zt_str_release(&s);
 }
@@ -106,7 +108,12 @@ TEST(metrics_line_leaves_out_the_unknown)
     char buf[256];
     struct zt_metrics m = {.step = 1, .loss = NAN, .lr = 6e-4, .grad_norm = INFINITY, .mfu = NAN};
     m.tokens_per_s = m.step_ms = NAN;
+    m.targets = 8;
     CHECK_STR(zt_metrics_line(&m, 10, buf, sizeof buf), "step 1/10 loss nan lr 6.0e-04 norm inf");
+    m.targets = 0;
+    m.grad_norm = 0;
+    CHECK_STR(zt_metrics_line(&m, 10, buf, sizeof buf),
+              "step 1/10 no targets lr 6.0e-04 norm 0.00");
 }
 
 TEST(metrics_line_units)

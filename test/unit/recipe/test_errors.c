@@ -153,6 +153,12 @@ static const struct {
      "r.yaml:2:40: data.val_fraction: the validation data is already given by data.val", ZT_EINPUT},
     {"model: {n_layer: 1}\ndata: {train: x, format: csv}\n" BATCH,
      "r.yaml:2:26: data.format: must be auto, text, llm.c or raw_u16, not \"csv\"", ZT_EINPUT},
+    {"model: {n_layer: 1}\ndata: {train: x, packing: documents, document_separator: 256}\n" BATCH,
+     "r.yaml:2:58: data.document_separator: 256 is no token: model.vocab_size is 256", ZT_EINPUT},
+    {"model: {n_layer: 1}\ndata: {train: x, val_mask: y}\n" BATCH,
+     "r.yaml:2:28: data.val_mask: there is no data.val; what is held out of data.train has "
+     "data.train_mask",
+     ZT_EINPUT},
     {TINY BATCH "train: {eval_every: 5}\n",
      "r.yaml:4:21: train.eval_every: there is no validation data; give data.val, data.val_range or "
      "data.val_fraction",

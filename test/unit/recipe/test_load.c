@@ -266,6 +266,36 @@ TEST(recipe_validation_ranges)
     zt_recipe_free(r);
 }
 
+TEST(recipe_packing_and_masks)
+{
+    struct zt_recipe *r = load_text(BATCH "model: {n_layer: 1}\n"
+                                          "data: {train: a.bin, packing: documents, "
+                                          "document_separator: 50256, train_mask: [m1, /m2], "
+                                          "val_range: [5, 9]}\n",
+                                    1);
+    CHECK_LOADED(r);
+    CHECK_INT(r->data.packing, ZT_PACK_DOCUMENTS);
+    CHECK_INT(r->data.document_separator, 50256);
+    CHECK_INT(r->data.train_mask.n, 2);
+    CHECK_STR(r->data.train_mask.items[1], "/m2");
+    CHECK_INT(r->data.val_mask.n, 2); /* of the same files */
+    CHECK_STR(value_of(r, "data.val_mask", true), "derived");
+    zt_recipe_free(r);
+    r = load_text(TINY BATCH, 1);
+    CHECK_LOADED(r);
+    CHECK_INT(r->data.packing, ZT_PACK_NONE);
+    CHECK_INT(r->data.document_separator, -1);
+    CHECK_STR(value_of(r, "data.document_separator", false), "");
+    zt_recipe_free(r);
+    r = load_text(BATCH "model: {n_layer: 1}\n"
+                        "data: {train: a.txt, val: b.txt, document_separator: 10, train_mask: m}\n",
+                  1);
+    CHECK_LOADED(r);
+    CHECK(has_note(r, "data.document_separator: ignored: read only with data.packing: documents"));
+    CHECK(has_note(r, "there is no data.val_mask: validation counts every token"));
+    zt_recipe_free(r);
+}
+
 TEST(recipe_hugging_face_zero3_with_auto)
 {
     const struct zt_recipe_opts o = {
