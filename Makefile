@@ -8,11 +8,12 @@ CC      := gcc
 endif
 PREFIX  ?= /usr/local
 OPT     ?= -O2
+WERROR  ?= -Werror
 ARCH    := $(shell uname -m)
 B       ?= build$(if $(SAN),/$(SAN))
 
 CPPFLAGS += -D_GNU_SOURCE -Ilib -Itest
-WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror -Wvla -Wstrict-prototypes \
+WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion $(WERROR) -Wvla -Wstrict-prototypes \
             -Wmissing-prototypes -Wwrite-strings -Wformat=2 -Wno-format-nonliteral
 # clang would fail where it cannot follow an `omp simd`: v2 and -O1 are slower, not wrong.
 ifneq ($(findstring clang,$(CC)),)

@@ -33,7 +33,8 @@ run() {
     grep -aE '^(ok|not ok|skip) ' "$out" >>"$log"
     bad=$(grep -ac '^not ok ' "$out")
     if [ $status -gt 128 ] || { [ $status -ne 0 ] && [ "$bad" = 0 ]; }; then
-        echo "not ok $name: ended with status $status" | tee -a "$log"
+        echo "not ok $name: ended with status $status, after \"$(grep -a '^ok ' "$out" | tail -n 1)\"" |
+            tee -a "$log"
     elif [ $status -eq 0 ] && [ "$bad" != 0 ]; then
         echo "not ok $name: a failed test, but exit status 0" | tee -a "$log"
     elif ! grep -qaE '^(ok|not ok|skip) ' "$out"; then
