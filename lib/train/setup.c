@@ -120,7 +120,9 @@ static int open_dataset(const struct zt_recipe *r, const struct set *set, struct
         .shuffle = set->shuffle,
         .seed = r->train.seed,
     };
-    return zt_dataset_open(&opts, out, err) ? zt_err_wrap(err, "%s", set->key) : 0;
+    if (zt_dataset_open(&opts, out, err))
+        return zt_err_wrap(err, "%s: %s", origin(r, set->key), set->key);
+    return 0;
 }
 
 /* data.val_fraction holds out the end of the training tokens. */
@@ -137,6 +139,7 @@ static int split_range(const struct zt_recipe *r, struct set *train, struct set 
     train->range[0] = begin;
     train->range[1] = val->range[0] = cut;
     val->range[1] = begin + n;
+    val->key = "data.val_fraction";
     val->paths = train->paths;
     val->masks = train->masks;
     return 0;
