@@ -15,27 +15,7 @@
 #ifndef ZT_DEV_STEP_H
 #define ZT_DEV_STEP_H
 
-#include "base/compat.h"
-
-enum zt_schedule_kind {
-    ZT_SCHED_CONSTANT, /* lr, after a linear warm-up if warmup_steps > 0 */
-    ZT_SCHED_COSINE,   /* nanoGPT's rule; see zt_schedule_lr() */
-};
-
-struct zt_schedule {
-    int32_t kind;
-    int32_t reserved;
-    int64_t warmup_steps;
-    int64_t total_steps; /* COSINE: where min_lr is reached */
-    double lr, min_lr;
-};
-
-/*
- * Learning rate of 0-based step `it`. Warm-up: lr * (it + 1) / (warmup + 1). COSINE after it:
- * min + (lr - min) / 2 * (1 + cos(pi * (it - warmup) / (total - warmup))), min_lr from total on
- * (karpathy/nanoGPT, train.py, get_lr). Never 0 in the first step, no jump at the joint.
- */
-double zt_schedule_lr(const struct zt_schedule *s, int64_t it);
+#include "dev/schedule.h"
 
 /* What happens when the gradient norm is not finite. */
 enum zt_nonfinite_rule { ZT_NONFINITE_ERROR, ZT_NONFINITE_SKIP };
@@ -61,8 +41,9 @@ struct zt_step_block {
 };
 
 /*
- * lr, bias1 and bias2 from schedule, betas and adam_t. The schedule counts updates, not batches: a
- * skipped step advances neither Adam's t nor the rate. Call it once after filling in a block.
+ * lr, beta1 where the schedule moves it, bias1 and bias2 from schedule, betas and adam_t. The
+ * schedule counts updates, not batches: a skipped step advances neither Adam's t nor the rate. Call
+ * it once after filling in a block.
  */
 void zt_step_refresh(struct zt_step_block *sb);
 

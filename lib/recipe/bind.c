@@ -402,6 +402,12 @@ const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path)
     return ld->given[i].node;
 }
 
+struct zt_pos zt_load_pos(const struct zt_load *ld, const char *path)
+{
+    const struct zt_node *n = zt_load_given(ld, path);
+    return n ? n->at : (struct zt_pos){ld->main, 0, 0};
+}
+
 bool zt_load_any_bad(const struct zt_load *ld, const char *section)
 {
     size_t n = strlen(section);
@@ -418,4 +424,11 @@ void zt_load_derived(struct zt_load *ld, const char *path)
     int i = zt_key_find(path);
     ZT_ASSERT(i >= 0);
     ld->given[i].origin = "derived";
+}
+
+void zt_load_unsaid(struct zt_load *ld, const char *path)
+{
+    int i = zt_key_find(path);
+    ZT_ASSERT(i >= 0);
+    ld->given[i].origin = NULL;
 }

@@ -43,20 +43,38 @@ struct zt_key {
 
 #define ZT_NO_DEST SIZE_MAX
 
+/* scheduler.params as given; resolve_schedule.c makes one struct zt_schedule of them. */
+struct zt_schedule_keys {
+    int64_t warmup_steps, total_steps; /* Constant, Cosine */
+    double min_lr;
+    double warmup_min_lr, warmup_max_lr, warmup_min_ratio, cos_min_ratio;
+    int64_t warmup_num_steps, total_num_steps;
+    int warmup_type;
+    double range_min_lr, range_step_rate;
+    int64_t range_step_size;
+    bool range_staircase;
+    double cycle_min_lr, cycle_max_lr, cycle_min_mom, cycle_max_mom;
+    int64_t cycle_first_step_size, cycle_first_stair_count;
+    int64_t cycle_second_step_size, cycle_second_stair_count;
+    bool cycle_momentum;
+    int64_t decay_step_size;
+    double decay_lr_rate, decay_mom_rate;
+};
+
 /*
  * The recipe, and what the table fills that has no place of its own in it. `r` stands first: the
  * recipe handed out is freed as a whole.
  */
 struct zt_settings {
     struct zt_recipe r;
+    struct zt_schedule_keys schedule;
     bool fp16, bf16;
-    int scheduler, policy, comm;
+    int scheduler; /* enum zt_schedule_kind */
+    int policy, comm;
     const char *model_config;
     double betas[2];
     int64_t seed, zero_stage, threads, sample_top_k; /* narrower in the recipe */
 };
-
-enum zt_scheduler { ZT_SCHEDULER_CONSTANT, ZT_SCHEDULER_COSINE };
 
 /* Another name of a key, in the same section. */
 struct zt_key_alias {

@@ -1,8 +1,8 @@
 /*
  * load.h: the steps of zt_recipe_load(), and what they share.
  *
- * Internal to lib/recipe: merge.c makes one tree, bind.c holds it against the table, resolve.c
- * derives and cross-checks, print.c writes it down again.
+ * Internal to lib/recipe: merge.c makes one tree, bind.c holds it against the table, resolve*.c
+ * derive and cross-check, print.c writes it down again.
  */
 #ifndef ZT_RECIPE_LOAD_H
 #define ZT_RECIPE_LOAD_H
@@ -37,13 +37,18 @@ struct zt_node *zt_load_tree(struct zt_load *ld);
 /* bind.c: defaults, then the values of the tree. */
 void zt_load_bind(struct zt_load *ld, const struct zt_node *root);
 const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path);
-bool zt_load_any_bad(const struct zt_load *ld, const char *section); /* or in it */
+struct zt_pos zt_load_pos(const struct zt_load *ld, const char *path); /* else the whole recipe */
+bool zt_load_any_bad(const struct zt_load *ld, const char *section);   /* or in it */
 void zt_load_derived(struct zt_load *ld, const char *path); /* the settings now hold its value */
+void zt_load_unsaid(struct zt_load *ld, const char *path);  /* its value means nothing here */
 /* An error when running, a note when planning. */
 void zt_load_refuse(struct zt_load *ld, struct zt_pos at, const char *fmt, ...) ZT_PRINTF(3, 4);
 
 /* resolve.c */
 void zt_load_resolve(struct zt_load *ld);
+
+/* resolve_schedule.c: scheduler and what it takes -> r->schedule. */
+void zt_load_schedule(struct zt_load *ld);
 
 /* print.c: fill r->values. */
 void zt_load_values(struct zt_load *ld);

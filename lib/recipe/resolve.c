@@ -5,11 +5,9 @@
 #include "base/dtype.h"
 #include "base/size.h"
 
-/* Where a given key stands; else the whole recipe. */
 static struct zt_pos pos_of(const struct zt_load *ld, const char *path)
 {
-    const struct zt_node *n = zt_load_given(ld, path);
-    return n ? n->at : (struct zt_pos){ld->main, 0, 0};
+    return zt_load_pos(ld, path);
 }
 
 static void missing(struct zt_load *ld, const char *text)
@@ -91,23 +89,7 @@ static void resolve_batch(struct zt_load *ld)
                     given_or_not(ld->arena, b.accum), ld->opts->n_ranks, why);
 }
 
-/* ---- optimizer, schedule, precision, ZeRO ---- */
-
-static void check_cosine(struct zt_load *ld)
-{
-    const struct zt_schedule *sched = &ld->settings->r.schedule;
-    if (zt_load_any_bad(ld, "scheduler") || zt_load_any_bad(ld, "optimizer"))
-        return;
-    if (sched->min_lr > sched->lr)
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "scheduler.params.min_lr"),
-                    "scheduler.params.min_lr: %g is above the learning rate %g", sched->min_lr,
-                    sched->lr);
-    if (sched->warmup_steps > sched->total_steps)
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "scheduler.params.warmup_steps"),
-                    "scheduler.params.warmup_steps: %" PRId64 " is more than the %" PRId64
-                    " steps of the schedule",
-                    sched->warmup_steps, sched->total_steps);
-}
+/* ---- optimizer, precision, ZeRO ---- */
 
 static void resolve_precision(struct zt_load *ld)
 {
@@ -125,21 +107,12 @@ static void resolve_training(struct zt_load *ld)
 {
     struct zt_settings *s = ld->settings;
     struct zt_recipe *r = &s->r;
-    r->optimizer.beta1 = s->betas[0];
-    r->optimizer.beta2 = s->betas[1];
     if (strcmp(r->optimizer.type, "Adam") == 0)
         r->optimizer.type = "AdamW";
     r->optimizer.adam_w_mode = true;
-
-    bool cosine = s->scheduler == ZT_SCHEDULER_COSINE;
-    r->schedule.kind = cosine ? ZT_SCHED_COSINE : ZT_SCHED_CONSTANT;
-    r->schedule.lr = r->optimizer.lr;
-    if (!zt_load_given(ld, "scheduler.params.total_steps")) {
-        r->schedule.total_steps = r->train.steps;
-        zt_load_derived(ld, "scheduler.params.total_steps");
-    }
-    if (cosine)
-        check_cosine(ld);
+    zt_load_schedule(ld); /* may set the betas */
+    r->optimizer.beta1 = s->betas[0];
+    r->optimizer.beta2 = s->betas[1];
 
     r->zero.stage = (int)s->zero_stage;
     if (r->zero.offload_param != ZT_OFFLOAD_TO_NONE && r->zero.stage != 3)

@@ -86,6 +86,7 @@ class Run:
         self.steps = lines
         self.loss = [x["loss"] for x in lines]
         self.norm = [x["grad_norm"] for x in lines]
+        self.lr = [x["lr"] for x in lines]
         self.digest = summary["digest"]
         self.memory = summary["memory"]
 
@@ -275,6 +276,18 @@ def packed_documents():
         test("packed documents are samples of their own, bf16", lambda: check(True))
 
 
+def schedules():
+    """The rate, and OneCycle's momentum, live in the step block: the same in every stage."""
+    cycle = {"gradient_accumulation_steps": 1, "scheduler": {"type": "OneCycle", "params": {
+        "cycle_min_lr": 1e-4, "cycle_max_lr": 1e-2, "cycle_first_step_size": 2}}}
+
+    def check():
+        runs = [Run(2, text_recipe(**cycle, **{"zero_optimization.stage": s})) for s in (0, 3)]
+        assert runs[0].bits() == runs[1].bits(), "stages 0 and 3 differ"
+        close(runs[0].lr, [1e-4, 5.05e-3, 1e-2, 5.05e-3], 1e-9, "learning rate")
+    test("schedule OneCycle", check)
+
+
 fixture_traces()
 fixture_masks()
 all_masked()
@@ -283,4 +296,5 @@ stages_bit_for_bit()
 across_ranks()
 memory_as_predicted()
 communication_type()
+schedules()
 sys.exit(1 if failures else 0)

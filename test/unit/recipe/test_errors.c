@@ -91,9 +91,25 @@ static const struct {
     {TINY BATCH "scheduler: {type: Cosine, params: {warmup_steps: 11, total_steps: 10}}\n",
      "r.yaml:4:50: scheduler.params.warmup_steps: 11 is more than the 10 steps of the schedule",
      ZT_EINPUT},
-    {TINY BATCH "scheduler: {type: WarmupLR}\n",
-     "r.yaml:4:19: scheduler.type: WarmupLR is understood, but not carried out yet; use Constant "
-     "or Cosine",
+    {TINY BATCH "scheduler: {type: WarmupLR, params: {min_lr: 1e-5, cycle_max_lr: 1}}\n",
+     "r.yaml:4:46: scheduler.params.min_lr: belongs to Constant, Cosine, not to WarmupLR\n"
+     "r.yaml:4:66: scheduler.params.cycle_max_lr: belongs to OneCycle, not to WarmupLR",
+     ZT_EINPUT},
+    {TINY BATCH "scheduler: {type: OneCycle, params: {cycle_max_lr: 1}}\n",
+     "r.yaml:4:19: scheduler.type: OneCycle needs scheduler.params.cycle_min_lr", ZT_EINPUT},
+    {TINY BATCH "scheduler: {type: WarmupLR, params: {warmup_min_lr: 1}}\n",
+     "r.yaml:4:53: scheduler.params.warmup_min_lr: 1 is above scheduler.params.warmup_max_lr 0.001",
+     ZT_EINPUT},
+    {TINY BATCH "train: {steps: 2000}\n"
+                "scheduler: {type: OneCycle, params: {cycle_min_lr: 0, cycle_max_lr: 1, "
+                "cycle_first_step_size: 5, decay_step_size: 10, decay_mom_rate: 0.001}}\n",
+     "r.yaml:5:135: scheduler.params.decay_mom_rate: beta1 would reach 1 in update 1121 of 2000; "
+     "lower it, or train.steps",
+     ZT_EINPUT},
+    {TINY BATCH "scheduler: {type: WarmupLR, params: {last_batch_iteration: 5}}\n",
+     "r.yaml:4:60: scheduler.params.last_batch_iteration: 5: a schedule goes on where its "
+     "checkpoint "
+     "stopped",
      ZT_EUNSUPPORTED},
     {TINY BATCH "a: &x 1\n",
      "r.yaml:4:4: anchors and aliases (&, *) are not supported; write the value out", ZT_EINPUT},

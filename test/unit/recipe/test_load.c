@@ -308,7 +308,9 @@ TEST(recipe_hugging_face_zero3_with_auto)
     CHECK_INT(r->precision, ZT_PREC_FP32);
     CHECK_NEAR(r->optimizer.beta2, 0.999, 0);
     CHECK_INT(r->log.steps_per_print, 2000);
-    CHECK(has_note(r, "scheduler.type: WarmupLR is understood, but not carried out yet"));
+    CHECK_INT(r->schedule.kind, ZT_SCHED_WARMUP);
+    CHECK_INT(r->schedule.warmup_steps, 1000);
+    CHECK_NEAR(r->schedule.lr, 1e-3, 0); /* optimizer.params.lr's default */
     CHECK(has_note(r, "hf_zero3_auto.json:29:39: zero_optimization.stage3_max_live_parameters: "
                       "ignored: "));
     zt_recipe_free(r);
