@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Accumulation and stages: the start tells the batch.
 . "$REPO/test/cli/common.bash"
 tiny

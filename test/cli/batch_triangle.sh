@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # CASES B01: train = micro x accumulation x ranks. Columns: ranks, train, micro, accumulation.
 . "$REPO/test/cli/common.bash"
 tiny

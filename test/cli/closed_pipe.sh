@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # A reader that goes away ends the run: SIGPIPE's status, as for any program.
 . "$REPO/test/cli/common.bash"
 tiny

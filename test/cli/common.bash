@@ -3,8 +3,8 @@
 # shellcheck shell=bash
 export CUDA_VISIBLE_DEVICES= TERM=dumb
 unset COLUMNS
-cases=$REPO/test/cases
-gpt2=$cases/fixture_gpt2
+CASES=$REPO/test/cases
+GPT2=$CASES/fixture_gpt2
 
 zerotrain() { "$ZT" "$@"; }
 
@@ -37,8 +37,8 @@ END
 # The GPT-2 fixture with the settings of its trace.
 fixture() {
     cat >fixture.yaml <<END
-model: {from: $gpt2}
-data: {train: $gpt2/tokens_llmc.bin, seq_len: 6}
+model: {from: $GPT2}
+data: {train: $GPT2/tokens_llmc.bin, seq_len: 6}
 train_micro_batch_size_per_gpu: 1
 gradient_accumulation_steps: 2
 gradient_clipping: 1.0

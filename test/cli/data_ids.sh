@@ -1,6 +1,7 @@
+#!/usr/bin/env bash
 # An id outside of the vocabulary is found when it is read: named with file and position.
 . "$REPO/test/cli/common.bash"
 tiny
-train tiny.yaml --set data.train="$cases/D04/good_gpt2.bin" --set data.seq_len=4 --log_dir=run >/dev/null 2>err
+train tiny.yaml --set data.train="$CASES/D04/good_gpt2.bin" --set data.seq_len=4 --log_dir=run >/dev/null 2>err
 echo "[exit status $?]"
 grep -o 'is id 50256, but .*' err | sort -u

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Fewer samples than a step takes is said.
 . "$REPO/test/cli/common.bash"
 tiny

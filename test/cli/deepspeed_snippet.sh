@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # DeepSpeed's first example: it parses, is planned with a model, and is refused in words for a run.
 . "$REPO/test/cli/common.bash"
 tiny

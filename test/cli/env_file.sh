@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # --env_file: read before anything starts.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,13 +1,14 @@
+#!/usr/bin/env bash
 # Output that cannot be written: the training goes on, and nothing is lost without a word.
 . "$REPO/test/cli/common.bash"
 tiny
 mkdir run
 ln -s /dev/full run/metrics.jsonl
 try train tiny.yaml --log_dir=run | steps
-train tiny.yaml --log_dir=out 2>&1 >/dev/full
+{ train tiny.yaml --log_dir=out >/dev/full; } 2>&1
 echo "[exit status $?]"
 grep -c step out/metrics.jsonl
-zerotrain plan tiny.yaml 2>&1 >/dev/full
+{ zerotrain plan tiny.yaml >/dev/full; } 2>&1
 echo "[exit status $?]"
-zerotrain --help 2>&1 >&-
+{ zerotrain --help >&-; } 2>&1
 echo "[exit status $?]"

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Help and version, of the program and of its commands.
 . "$REPO/test/cli/common.bash"
 try zerotrain --help

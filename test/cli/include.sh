@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # include: and --deepspeed_config, and which of them wins; a circle.
 . "$REPO/test/cli/common.bash"
 cat >base.yaml <<'END'

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # CASES M01: the ledger of GPT-2 124M on 4 ranks holds what the closed formula says.
 . "$REPO/test/cli/common.bash"
 zerotrain plan --num_gpus=4 --json "$REPO/recipes/gpt2-124m.yaml" --set train_batch_size=auto >plan.json

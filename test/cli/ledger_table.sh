@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Every stage side by side.
 . "$REPO/test/cli/common.bash"
 tiny

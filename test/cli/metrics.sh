@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # metrics.jsonl: its fields, one object a step; unknown is null. Clipping, and Cosine's learning rates.
 . "$REPO/test/cli/common.bash"
 tiny

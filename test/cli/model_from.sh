@@ -1,13 +1,14 @@
+#!/usr/bin/env bash
 # A Hugging Face folder: the numbers of its trace; folders that are none.
 . "$REPO/test/cli/common.bash"
 fixture
 try train fixture.yaml --log_dir=run | steps
 try train fixture.yaml --set model.from=nosuch
-try train fixture.yaml --set model.from="$cases/fixture_llama"
+try train fixture.yaml --set model.from="$CASES/fixture_llama"
 mkdir cut none
-cp "$gpt2/config.json" cut
-cp "$gpt2/config.json" none
-head -c 2000 "$gpt2/model.safetensors" >cut/model.safetensors
+cp "$GPT2/config.json" cut
+cp "$GPT2/config.json" none
+head -c 2000 "$GPT2/model.safetensors" >cut/model.safetensors
 try train fixture.yaml --set model.from=cut
 try train fixture.yaml --set model.from=none
 try train fixture.yaml --set model.n_embd=8

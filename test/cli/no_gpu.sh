@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Without a GPU: how to train on the CPU instead. (CUDA_VISIBLE_DEVICES hides those of this machine.)
 . "$REPO/test/cli/common.bash"
 tiny

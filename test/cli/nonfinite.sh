@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # A loss that is not finite: an error, or steps left out, by option.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # CASES B02: every usual way to write a number; none is taken for text, octal or a time.
 . "$REPO/test/cli/common.bash"
 tiny

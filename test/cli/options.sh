@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Both forms of an option, before and after the recipe; the last --set of a key counts.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # A 7B model on 4096 ranks, of any rank, as text and as JSON.
 . "$REPO/test/cli/common.bash"
 r=$REPO/recipes/llama-7b-plan.yaml

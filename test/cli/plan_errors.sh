@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # plan: ranks, profiles, models that make no sense.
 . "$REPO/test/cli/common.bash"
 tiny

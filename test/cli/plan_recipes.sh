@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The recipes of this folder: planned at every size that their head names.
 . "$REPO/test/cli/common.bash"
 for r in "$REPO"/recipes/*.yaml; do

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # bf16, and a type of its own for what travels; what is refused.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The resolved recipe is a recipe, and gives itself.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The shipped recipes start as their heads say.
 . "$REPO/test/cli/common.bash"
 cp -r "$REPO/recipes" "$REPO/man" .
@@ -8,6 +9,6 @@ try train recipes/quickstart.yaml --log_dir=run --set train.steps=2 --set train.
     grep -E '^(\$|zerotrain|2 steps)'
 try train recipes/shakespeare-char.yaml
 mkdir data
-for i in {1..100}; do cat "$REPO/LICENSE"; done >data/tinyshakespeare.txt
+for _ in {1..100}; do cat "$REPO/LICENSE"; done >data/tinyshakespeare.txt
 try train recipes/shakespeare-char.yaml --log_dir=run2 --set train.steps=1 --set train.eval_batches=1 \
     --set train.sample_tokens=1 --set scheduler.params.warmup_steps=0 | grep -E '^(\$|zerotrain|1 step|model)'

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # --enable_each_rank_log: a file for every rank, with what it said.
 . "$REPO/test/cli/common.bash"
 tiny

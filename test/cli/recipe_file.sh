@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # A recipe that cannot be read, or holds nothing.
 . "$REPO/test/cli/common.bash"
 mkdir folder

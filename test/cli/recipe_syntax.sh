@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Wrong YAML, duplicate and unknown keys, wrong types: all at once, with their places.
 . "$REPO/test/cli/common.bash"
 printf 'model: {n_layer: 2\n' >flow.yaml

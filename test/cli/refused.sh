@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Understood, but not carried out: exit status 4, and in words.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The folder of a run: names, an existing one, an earlier record, none that can be made.
 . "$REPO/test/cli/common.bash"
 tiny

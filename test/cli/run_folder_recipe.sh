@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # recipe.yaml of a run is a recipe: it gives the same run.
 . "$REPO/test/cli/common.bash"
 tiny

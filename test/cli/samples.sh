@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Samples: as ids where the data are ids; prompts that the vocabulary does not have; no terminal codes.
 . "$REPO/test/cli/common.bash"
 fixture

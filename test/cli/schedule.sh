@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The list of ops: the same rows as text and as JSON, each program there.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # --set: values, lists, maps, sections; and what is no key.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # CASES M01: the table of resident state from a number of parameters alone.
 . "$REPO/test/cli/common.bash"
 echo 'model: {params: 7e9}' >p.yaml

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # summary.json of a run that ended well, and of one that did not.
 . "$REPO/test/cli/common.bash"
 tiny

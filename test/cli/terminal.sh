@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # On a terminal one line is rewritten, never wider than the terminal, and its last state stays.
 . "$REPO/test/cli/common.bash"
 tiny

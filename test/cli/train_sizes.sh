@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # 0 steps, 1 step, more ranks than samples, one rank.
 . "$REPO/test/cli/common.bash"
 tiny

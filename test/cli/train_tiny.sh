@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # All that a person sees of a run, piped; and what its folder holds.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # A wrong command line: exit status 2, and what to do.
 . "$REPO/test/cli/common.bash"
 tiny

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Validation: what is asked for twice, for nothing, or of nothing.
 . "$REPO/test/cli/common.bash"
 tiny
