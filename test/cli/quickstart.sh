@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The shipped recipes start as their heads say.
 . "$REPO/test/cli/common.bash"
-cp -r "$REPO/recipes" "$REPO/man" .
-mkdir lib cmd
-head -c 3000 "$REPO/LICENSE" | tee lib/a.txt >cmd/b.txt
+cp -r "$REPO/recipes" .
+mkdir lib cmd man
+head -c 3000 "$REPO/LICENSE" | tee lib/a.txt cmd/b.txt >man/c.txt
 try train recipes/quickstart.yaml --log_dir=run --set train.steps=2 --set train.sample_tokens=1 \
     --set scheduler.params.warmup_steps=1 |
     grep -E '^(\$|zerotrain|2 steps)'

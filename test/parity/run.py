@@ -9,6 +9,7 @@ Prints one test line each. Needs nothing but Python's standard library.
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,7 @@ class Run:
         self.loss = [x["loss"] for x in lines]
         self.norm = [x["grad_norm"] for x in lines]
         self.lr = [x["lr"] for x in lines]
+        self.summary = summary
         self.digest = summary["digest"]
         self.memory = summary["memory"]
 
@@ -107,6 +109,7 @@ def test(name, fn):
 
 
 def close(got, want, rel, what):
+    assert len(got) >= len(want) > 0, f"{len(got)} steps, not {len(want)}"
     for i, (g, w) in enumerate(zip(got, want)):
         assert abs(g - w) <= rel * max(1.0, abs(w)), f"{what} of step {i + 1} is {g!r}, not {w!r}"
 
@@ -115,6 +118,7 @@ def trace(run, want):
     losses = [t[1] for t in want]
     norms = [t[2] for t in want if t[2] is not None]
     close(run.loss, losses, 1e-5, "loss")
+    assert len(run.norm) >= len(norms) > 0
     for i, (g, w) in enumerate(zip(run.norm, norms)):
         assert abs(g - w) <= 1e-4 * w, f"gradient norm of step {i + 1} is {g!r}, not {w!r}"
 
@@ -288,6 +292,104 @@ def schedules():
     test("schedule OneCycle", check)
 
 
+POISON = 10  # a token of the fixture's vocabulary whose embedding overflows
+
+
+def poisoned(folder):
+    """The fixture, untied, with one embedding so large that a sample with that token is NaN."""
+    raw = (FIXTURE / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header, data = json.loads(raw[8:8 + size]), bytearray(raw[8 + size:])
+    begin, end = header["transformer.wte.weight"]["data_offsets"]
+    width = (end - begin) // header["transformer.wte.weight"]["shape"][0]
+    header["lm_head.weight"] = {**header["transformer.wte.weight"],
+                                "data_offsets": [len(data), len(data) + end - begin]}
+    data += data[begin:end]
+    data[begin + POISON * width:begin + (POISON + 1) * width] = struct.pack("<f", 3e38) * (width // 4)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    config = {**json.loads((FIXTURE / "config.json").read_text()), "tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    tokens = [(i * i + i // 7) % POISON for i in range(40 * 6 + 1)]
+    tokens[17 * 6 + 2] = POISON  # in the middle of one sample
+    (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def skipped_steps():
+    """One bad sample on one rank: every rank leaves that step out, at every stage alike."""
+    def check(bf16):
+        with tempfile.TemporaryDirectory() as d:
+            folder = pathlib.Path(d)
+            poisoned(folder)
+            runs = {}
+            for stage in (3,) if quick else range(4):
+                r = recipe(2, 1, 6, **{
+                    "model.from": d, "data.train": str(folder / "tokens.bin"), "data.format": "raw_u16",
+                    "train.steps": 10, "train.on_nonfinite": "skip", "bf16.enabled": bf16,
+                    "scheduler": {"type": "Cosine", "params": {"warmup_steps": 2, "min_lr": 1e-4}},
+                    "zero_optimization.stage": stage})
+                runs[stage] = run = Run(2, r)
+                bad = [i for i, x in enumerate(run.loss) if x is None]
+                assert len(bad) == 1, f"steps {bad} of ten are not finite, not just one"
+                at = bad[0]
+                assert [x["skipped"] for x in run.steps] == [int(i >= at) for i in range(10)]
+                lrs = [x["lr"] for x in run.steps]
+                assert at == 9 or lrs[at + 1] == lrs[at], "the schedule went on in the step left out"
+                assert len(set(lrs)) == (10 if at == 9 else 9), lrs
+                assert run.loss[-1] is None or run.loss[-1] < run.loss[0], "nothing was learnt"
+            first = next(iter(runs.values()))
+            for stage, run in runs.items():
+                assert run.bits() == first.bits(), f"stage {stage} differs from stage 0"
+    for precision in ("fp32",) if quick else ("fp32", "bf16"):
+        test(f"steps left out, {precision}", lambda p=precision: check(p == "bf16"))
+
+
+def seeds():
+    """The same seed, the same run, to the bit; another seed, another run."""
+    def check():
+        a, b, c = (Run(2, text_recipe(**{"train.seed": s})) for s in (7, 7, 8))
+        assert a.bits() == b.bits(), "the same seed gave another run"
+        assert a.bits() != c.bits(), "another seed gave the same run"
+    if not quick:
+        test("seeds", check)
+
+
+def threads():
+    """Threads of a worker only share the work."""
+    def check():
+        one, two = (Run(2, text_recipe(**{"parallel.threads": n})) for n in (1, 2))
+        close(two.loss, one.loss, 1e-6, "loss with two threads")
+    if not quick:
+        test("threads 1 and 2", check)
+
+
+def observing():
+    """Evaluating and sampling change nothing in what is learnt."""
+    def check():
+        plain = Run(2, text_recipe(**{"data.val_fraction": 0.2}))
+        seen = Run(2, text_recipe(**{"data.val_fraction": 0.2, "train.eval_every": 1,
+                                     "train.sample_every": 2, "train.sample_tokens": 3}))
+        assert plain.bits() == seen.bits(), "an evaluation or a sample changed the training"
+        assert all("val_loss" in x for x in seen.steps)
+    if not quick:
+        test("evaluation and samples only look", check)
+
+
+def evaluation_across_ranks():
+    """Validation loss is over the tokens, whatever the ranks and batches, short ones too."""
+    def check():
+        def val(ranks, micro, stage):
+            r = text_recipe(**{"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": 1,
+                               "data.val_fraction": 0.1, "train.eval_every": 4, "train.steps": 0,
+                               "zero_optimization.stage": stage})
+            return Run(ranks, r).summary["first_val_loss"]
+        want = val(1, 1, 0)
+        close([val(1, 4, 0), val(2, 3, 2), val(3, 5, 3)], [want] * 3, 1e-6, "validation loss")
+    if not quick:
+        test("validation loss by any split", check)
+
+
 fixture_traces()
 fixture_masks()
 all_masked()
@@ -297,4 +399,9 @@ across_ranks()
 memory_as_predicted()
 communication_type()
 schedules()
+skipped_steps()
+seeds()
+threads()
+observing()
+evaluation_across_ranks()
 sys.exit(1 if failures else 0)
