@@ -63,7 +63,7 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o);
 void cmd_options_release(struct cmd_options *o);
 
 /* The recipe with options applied; prints its errors. 0 or an exit code. */
-int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan,
+int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan, int64_t epoch_steps,
                     struct zt_recipe **out);
 
 #endif

@@ -200,13 +200,15 @@ void cmd_options_release(struct cmd_options *o)
     zt_arena_release(&o->arena);
 }
 
-int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan, struct zt_recipe **out)
+int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan, int64_t epoch_steps,
+                    struct zt_recipe **out)
 {
     struct zt_recipe_opts opts = {
         .path = o->recipe_path,
         .set = o->set,
         .deepspeed_configs = o->deepspeed_configs,
         .n_ranks = n_ranks,
+        .epoch_steps = epoch_steps,
         .for_plan = for_plan,
     };
     struct zt_err err = {0};

@@ -124,7 +124,7 @@ static int plan(const struct cmd_options *o)
     int n_ranks = o->num_gpus ? o->num_gpus : 1;
     int code = check_options(o, n_ranks);
     if (!code)
-        code = cmd_load_recipe(o, n_ranks, true, &pl.r);
+        code = cmd_load_recipe(o, n_ranks, true, 0, &pl.r);
     if (code)
         return code;
     for (int i = 0; i < pl.r->n_notes; i++)

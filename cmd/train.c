@@ -212,13 +212,31 @@ static int start_and_wait(struct job *j)
     return code;
 }
 
+/* The recipe; with epochs a second time, when the data has told how many steps they are. */
+static int load_recipe(struct job *j)
+{
+    struct zt_err err = {0};
+    int64_t steps;
+    int code = cmd_load_recipe(&j->o, j->dev.n_workers, false, 0, &j->r);
+    if (code || j->r->train.epochs == 0)
+        return code;
+    int rc = zt_train_epoch_steps(j->r, &steps, &err);
+    if (rc) {
+        cmd_error("%s", err.msg);
+        return zt_exit_code(rc);
+    }
+    zt_recipe_free(j->r);
+    j->r = NULL;
+    return cmd_load_recipe(&j->o, j->dev.n_workers, false, steps, &j->r);
+}
+
 /* The subcommand, once its options are known. */
 static int train(struct job *j)
 {
     struct zt_err err = {0};
     int code = cmd_pick_devices(&j->o, &j->dev);
     if (!code)
-        code = cmd_load_recipe(&j->o, j->dev.n_workers, false, &j->r);
+        code = load_recipe(j);
     if (code)
         return code;
     j->threads = cmd_threads(j->r, j->dev.n_workers);

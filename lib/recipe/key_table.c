@@ -500,6 +500,8 @@ const struct zt_key zt_keys[] = {
     /* train */
     SECTION("train", "How long, and what is shown meanwhile."),
     INT("train.steps", r.train.steps, "1000", 0, BIG, "Optimizer steps."),
+    INT("train.epochs", r.train.epochs, NULL, 1, 1 << 30,
+        "Instead of train.steps, or to end before them: passes over data.train."),
     INT("train.seed", seed, "1337", 0, BIG, "Seed of the first weights and of the data's order."),
     INT("train.eval_every", r.train.eval_every, "0", 0, BIG,
         "Validate every this many steps; 0: never."),

@@ -79,6 +79,7 @@ struct zt_recipe_data {
 
 struct zt_recipe_train {
     int64_t steps;
+    int64_t epochs; /* of the training data: it ends there; 0: it goes round for ever */
     uint64_t seed;
     int64_t eval_every, eval_batches; /* 0: never; eval_batches 0: the whole validation set */
     int64_t sample_every, sample_tokens;
@@ -131,12 +132,19 @@ struct zt_recipe_note {
     const char *text; /* "recipe.yaml:4:1: zero_optimization.x: ignored: reason" */
 };
 
+#define ZT_STEPS_UNKNOWN ((int64_t)1 << 53) /* train.steps: the data will tell */
+
 struct zt_recipe_opts {
     const char *path;
     const char *text; /* if not NULL, the recipe itself; path is then only its name in messages */
     struct zt_str_list set;               /* "a.b=c" */
     struct zt_str_list deepspeed_configs; /* merged like include: */
     int n_ranks;                          /* for the batch triangle; > 0 */
+    /*
+     * Steps that train.epochs come to, once the data was counted: train.steps is at most that many.
+     * 0 while it is not known; without train.steps it is then ZT_STEPS_UNKNOWN.
+     */
+    int64_t epoch_steps;
     bool for_plan; /* `zerotrain plan`: no data needed, and without any batch size 1 per rank; what
                       running would refuse are notes */
 };

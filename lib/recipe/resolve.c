@@ -103,8 +103,35 @@ static void resolve_precision(struct zt_load *ld)
     r->comm_dtype = s->comm < 0 ? -1 : (int)comm[s->comm];
 }
 
+/* Whichever comes first, the steps or the end of the epochs. Before the schedule: it takes the steps. */
+static void resolve_steps(struct zt_load *ld)
+{
+    struct zt_recipe_train *t = &ld->settings->r.train;
+    int64_t end = ld->opts->epoch_steps;
+    if (t->epochs == 0)
+        return;
+    if (!zt_load_given(ld, "train.steps"))
+        t->steps = ZT_STEPS_UNKNOWN;
+    if (end > 0 && end < t->steps) {
+        t->steps = end;
+        zt_load_derived(ld, "train.steps");
+    }
+}
+
+/* What is not known is not written down either. */
+static void leave_unknown_steps_unsaid(struct zt_load *ld)
+{
+    static const char *const paths[] = {"train.steps", "scheduler.params.total_steps",
+                                        "scheduler.params.total_num_steps"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(paths); i++) {
+        if (ld->settings->r.train.steps == ZT_STEPS_UNKNOWN && !zt_load_given(ld, paths[i]))
+            zt_load_unsaid(ld, paths[i]);
+    }
+}
+
 static void resolve_training(struct zt_load *ld)
 {
+    resolve_steps(ld);
     struct zt_settings *s = ld->settings;
     struct zt_recipe *r = &s->r;
     if (strcmp(r->optimizer.type, "Adam") == 0)
@@ -376,6 +403,7 @@ void zt_load_resolve(struct zt_load *ld)
     ld->settings->r.n_ranks = ld->opts->n_ranks;
     resolve_batch(ld);
     resolve_training(ld);
+    leave_unknown_steps_unsaid(ld);
     resolve_precision(ld);
     resolve_model(ld);
     resolve_data(ld);

@@ -100,7 +100,7 @@ static int set_up_data(struct run *run, struct zt_err *err)
                                        cfg->accum,
                                        cfg->micro_batch,
                                        cfg->seq_len,
-                                       -1};
+                                       zt_run_data_end(run->r, &run->data)};
     if (run->data.val)
         run->feed_eval = (struct zt_feed){run->data.val,
                                           run->env->rank,
@@ -133,6 +133,9 @@ static int report_start(const struct run *run, struct zt_err *err)
     const struct zt_plan *p = run->plan;
     struct zt_str data = {0};
     zt_dataset_describe(run->data.train, &data);
+    if (run->feed_train.end >= 0)
+        zt_str_printf(&data, "; %lld epoch%s, %lld steps", (long long)run->r->train.epochs,
+                      run->r->train.epochs == 1 ? "" : "s", (long long)run->r->train.steps);
     int rc =
         report(run,
                json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:b}", "type", "start", "device",
@@ -202,8 +205,11 @@ static int between_steps(struct run *run, int64_t done, bool last, struct zt_err
 static int report_step(struct run *run, const struct zt_step_outcome *o, struct zt_err *err)
 {
     const struct zt_plan *p = run->plan;
-    int64_t tokens = run->r->batch.train * p->cfg.seq_len;
+    int64_t tokens = run->r->batch.train * p->cfg.seq_len, end = run->feed_train.end;
     const struct zt_step_block *sb = &o->result.sb;
+    int64_t tokens_so_far = (sb->step + 1) * tokens;
+    if (end >= 0)
+        tokens_so_far = ZT_MIN(tokens_so_far, end * p->cfg.seq_len);
     double dt = run->last_done_ns ? (double)(o->done_ns - run->last_done_ns) * 1e-9 : 0;
     run->last_done_ns = o->done_ns;
     struct zt_metrics m = {
@@ -214,7 +220,7 @@ static int report_step(struct run *run, const struct zt_step_outcome *o, struct 
         .grad_norm_clipped = sb->grad_norm_clipped,
         .loss_scale = (double)sb->loss_scale,
         .skipped = sb->skipped + !sb->apply,
-        .tokens = (sb->step + 1) * tokens,
+        .tokens = tokens_so_far,
         .targets = sb->tokens,
         .tokens_per_s = dt > 0 ? (double)tokens / dt : NAN,
         .step_ms = dt > 0 ? dt * 1e3 : NAN,

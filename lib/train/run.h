@@ -16,6 +16,9 @@ struct zt_run_data {
 
 int zt_run_data_open(const struct zt_recipe *r, struct zt_run_data *d,
                      struct zt_err *err) ZT_MUST_CHECK;
+
+/* Samples that the training data ends after (train.epochs); -1: it goes round for ever. */
+int64_t zt_run_data_end(const struct zt_recipe *r, const struct zt_run_data *d);
 void zt_run_data_close(struct zt_run_data *d);
 
 /* Mean validation loss over all ranks' batches, and the targets it is the mean of; NAN of none. */

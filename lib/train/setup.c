@@ -1,5 +1,6 @@
 #include "train/train.h"
 
+#include "base/size.h"
 #include "ckpt/safetensors.h"
 #include "data/data.h"
 #include "train/run.h"
@@ -169,6 +170,27 @@ int zt_run_data_open(const struct zt_recipe *r, struct zt_run_data *d, struct zt
     if (rc)
         zt_run_data_close(d);
     return rc;
+}
+
+int64_t zt_run_data_end(const struct zt_recipe *r, const struct zt_run_data *d)
+{
+    int64_t end;
+    if (r->train.epochs == 0)
+        return -1;
+    /* More than 2^63 samples are as good as no end. */
+    return zt_mul_i64(r->train.epochs, zt_dataset_samples(d->train), &end) ? end : -1;
+}
+
+int zt_train_epoch_steps(const struct zt_recipe *r, int64_t *steps, struct zt_err *err)
+{
+    struct zt_run_data d;
+    int rc = zt_run_data_open(r, &d, err);
+    if (rc)
+        return rc;
+    int64_t end = zt_run_data_end(r, &d);
+    *steps = end < 0 ? INT64_MAX : (end - 1) / r->batch.train + 1;
+    zt_run_data_close(&d);
+    return 0;
 }
 
 void zt_run_data_close(struct zt_run_data *d)

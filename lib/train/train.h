@@ -37,6 +37,10 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
 int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct zt_str *notes,
                    struct zt_err *err) ZT_MUST_CHECK;
 
+/* Steps that train.epochs passes over data.train take; the last may be padded. Opens the data. */
+int zt_train_epoch_steps(const struct zt_recipe *r, int64_t *steps,
+                         struct zt_err *err) ZT_MUST_CHECK;
+
 /* One worker's surroundings. */
 struct zt_train_env {
     int rank, world, n_threads;

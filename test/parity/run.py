@@ -390,7 +390,32 @@ def evaluation_across_ranks():
         test("validation loss by any split", check)
 
 
+def epochs():
+    """Each sample once an epoch; the last step's missing samples are masked, which is exact."""
+    each = EXPECTED["loss_per_sequence"]
+    mean = lambda *seqs: sum(each[s] for s in seqs) / len(seqs)
+    frozen = {"optimizer.params.lr": 0, "data.shuffle": False}
+
+    def check(ranks, micro, accum):
+        r = recipe(micro, accum, 6, **frozen, **{"train.epochs": 2})
+        del r["train"]["steps"]
+        run = Run(ranks, r)
+        close(run.loss, [mean(0, 1, 2), mean(3, 0, 1), mean(2, 3)], 1e-5, "loss")
+        assert [x["targets"] for x in run.steps] == [18, 18, 12], f"{run.steps}"
+        assert run.steps[-1]["tokens"] == 48, f"{run.steps[-1]['tokens']} tokens in two epochs of 24"
+        assert "2 epochs, 3 steps" in run.text, run.text
+
+    def earlier():
+        run = Run(1, recipe(3, 1, 6, **frozen, **{"train.epochs": 9, "train.steps": 2}))
+        assert len(run.loss) == 2, f"{len(run.loss)} steps"
+    for split in ((3, 1, 1),) if quick else ((1, 3, 1), (3, 1, 1), (1, 1, 3)):
+        test("epochs, ranks=%d micro=%d accum=%d" % split, lambda s=split: check(*s))
+    if not quick:
+        test("epochs and steps: the first of both ends", earlier)
+
+
 fixture_traces()
+epochs()
 fixture_masks()
 all_masked()
 packed_documents()

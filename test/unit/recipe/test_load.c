@@ -296,6 +296,49 @@ TEST(recipe_packing_and_masks)
     zt_recipe_free(r);
 }
 
+/* Steps follow from the data; whoever counted it loads once more. */
+TEST(recipe_epochs)
+{
+    const char *text = TINY BATCH "scheduler: {type: Cosine, params: {warmup_steps: 7}}\n"
+                                  "train: {epochs: 2}\n";
+    struct zt_recipe_opts o = {.path = "r.yaml", .text = text, .n_ranks = 2};
+    struct zt_recipe *r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_INT(r->train.epochs, 2);
+    CHECK_INT(r->train.steps, ZT_STEPS_UNKNOWN);
+    CHECK_STR(value_of(r, "train.steps", false), "");
+    CHECK_STR(value_of(r, "scheduler.params.total_steps", false), "");
+    zt_recipe_free(r);
+
+    o.epoch_steps = 20;
+    r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_INT(r->train.steps, 20);
+    CHECK_INT(r->schedule.total_steps, 20);
+    CHECK_STR(value_of(r, "train.steps", true), "derived");
+    struct zt_str printed = {0};
+    zt_recipe_print(r, &printed);
+    zt_recipe_free(r);
+    r = load_text(zt_str_get(&printed), 2); /* as a worker does */
+    zt_str_release(&printed);
+    CHECK_LOADED(r);
+    CHECK_INT(r->train.steps, 20);
+    CHECK_INT(r->train.epochs, 2);
+    CHECK_INT(r->schedule.total_steps, 20);
+    zt_recipe_free(r);
+
+    o.epoch_steps = 5;
+    CHECK(!load_opts(&o));
+    CHECK_STR(err.msg, "r.yaml:4:50: scheduler.params.warmup_steps: 7 is more than the 5 steps of "
+                       "the schedule");
+    o.text = TINY BATCH "train: {epochs: 2, steps: 9}\n";
+    o.epoch_steps = 20;
+    r = load_opts(&o);
+    CHECK_LOADED(r);
+    CHECK_INT(r->train.steps, 9); /* the first of the two */
+    zt_recipe_free(r);
+}
+
 TEST(recipe_hugging_face_zero3_with_auto)
 {
     const struct zt_recipe_opts o = {
