@@ -10,7 +10,7 @@ coll: base dev
 model: base dev
 recipe: base dev
 plan: base dev model
-data: base recipe
+data: base dev recipe
 optim: base dev model plan
 ckpt: base model
 metrics: base

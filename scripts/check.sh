@@ -61,7 +61,7 @@ else
 fi
 
 if command -v shellcheck >/dev/null; then
-    git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
+    git ls-files -z '*.sh' '*.bash' .ci/run | xargs -0 shellcheck -S warning
     verdict scripts $?
 else
     skip scripts "shellcheck is not installed"

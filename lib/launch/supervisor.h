@@ -5,10 +5,10 @@
 #ifndef ZT_LAUNCH_SUPERVISOR_H
 #define ZT_LAUNCH_SUPERVISOR_H
 
+#include <signal.h>
+
 #include "base/err.h"
 #include "launch/proctree.h"
-
-#include <signal.h>
 
 struct zt_supervisor {
     int sig_fd; /* a signalfd, non-blocking; -1: nothing was changed */

@@ -1,7 +1,7 @@
 # common.bash: for the command-line tests. Each is a session: `try COMMAND` prints the command, what it
 # says on both streams, and its exit status.
 # shellcheck shell=bash
-export CUDA_VISIBLE_DEVICES= TERM=dumb
+export CUDA_VISIBLE_DEVICES="" TERM=dumb
 unset COLUMNS
 CASES=$REPO/test/cases
 GPT2=$CASES/fixture_gpt2
