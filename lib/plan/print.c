@@ -75,9 +75,11 @@ static void print_heading(struct table *t)
                   p->rank, p->world, (long long)p->model->n_elems, zt_dtype_name(cfg->dtype),
                   (long long)cfg->micro_batch, (long long)cfg->seq_len, cfg->accum,
                   cfg->accum == 1 ? "" : "es");
-    zt_str_printf(t->out, "Recomputation: %s; optimizer on the %s; collectives %s\n\n",
+    bool host = t->plans[t->n - 1]->cfg.offload_optimizer == ZT_OFFLOAD_CPU;
+    bool not_all = host && cfg->offload_optimizer != ZT_OFFLOAD_CPU;
+    zt_str_printf(t->out, "Recomputation: %s; optimizer on the %s%s; collectives %s\n\n",
                   cfg->recompute == ZT_RECOMPUTE_BLOCK ? "every block" : "none",
-                  cfg->offload_optimizer == ZT_OFFLOAD_CPU ? "host" : "device",
+                  host ? "host" : "device", not_all ? " (at stage 0 on the device)" : "",
                   cfg->overlap_comm ? "overlap with compute" : "do not overlap");
     print_label(t, "Memory of this rank");
     for (int i = 0; i < t->n; i++)
@@ -89,6 +91,11 @@ static void print_heading(struct table *t)
     zt_str_puts(t->out, "\n");
 }
 
+static const struct zt_op *fullest_op(const struct zt_plan *p)
+{
+    return &p->programs[p->ledger.fullest_program].ops[p->ledger.fullest_op];
+}
+
 /* The row of the plan at which the device holds most. */
 static void print_fullest(struct table *t)
 {
@@ -98,14 +105,12 @@ static void print_fullest(struct table *t)
                       t->plans[i]->ledger.fullest_op);
     zt_str_puts(t->out, "\n");
     print_label(t, "");
-    for (int i = 0; i < t->n; i++) {
-        const struct zt_ledger *l = &t->plans[i]->ledger;
-        const struct zt_op *op = &t->plans[i]->programs[l->fullest_program].ops[l->fullest_op];
-        char text[32];
-        snprintf(text, sizeof text, "%.10s %.6s", zt_op_kind_name(op->kind),
-                 zt_op_subject(t->plans[i], op));
-        zt_str_printf(t->out, "%18s", text);
-    }
+    for (int i = 0; i < t->n; i++)
+        zt_str_printf(t->out, "%18s", zt_op_kind_name(fullest_op(t->plans[i])->kind));
+    zt_str_puts(t->out, "\n");
+    print_label(t, "");
+    for (int i = 0; i < t->n; i++)
+        zt_str_printf(t->out, " %17.17s", zt_op_subject(t->plans[i], fullest_op(t->plans[i])));
     zt_str_puts(t->out, "\n\n");
 }
 
