@@ -60,7 +60,6 @@ struct zt_op *zt_emit_op(struct zt_emit *e, enum zt_op_kind kind, enum zt_stream
                          .segment = segment,
                          .mb = mb,
                          .dtype = e->p->cfg.dtype,
-                         .tick = e->tick,
                          .first_access = g->n_accesses};
     return op;
 }
@@ -139,7 +138,6 @@ void zt_emit_begin(struct zt_emit *e, enum zt_program_kind kind, int64_t batch, 
     e->prog = &e->p->programs[kind];
     e->prog->kind = kind;
     e->prog->repeats = kind != ZT_PROG_INIT;
-    e->tick = 0;
     for (int s = 0; s < m->n_segments; s++) {
         e->sizes[s] = (struct zt_segment_size){0};
         m->ops->size(m, s, &shape, &e->sizes[s]);

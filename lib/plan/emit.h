@@ -75,9 +75,8 @@ struct zt_emit {
     struct zt_plan *p;
     struct zt_program *prog; /* being written; NULL: buffers are persistent */
     struct zt_stage_rows rows;
-    enum zt_arena_id peer_arena;  /* where buffers that peers read lie */
-    enum zt_arena_id state_arena; /* of master, m, v */
-    int tick;
+    enum zt_arena_id peer_arena;   /* where buffers that peers read lie */
+    enum zt_arena_id state_arena;  /* of master, m, v */
     struct zt_segment_size *sizes; /* (n_segments) at this program's shape */
     struct zt_seg_units *seg;      /* (n_segments) */
     struct zt_unit_state *units;   /* (n_units) */
@@ -110,7 +109,7 @@ void zt_emit_other_slices(struct zt_emit *e, enum zt_role role, int mode, int bu
 void zt_emit_collective(struct zt_emit *e, struct zt_op *op, zt_axes group, enum zt_dtype dtype,
                         int64_t count, double bytes);
 
-/* Start a program at a shape of `batch` sequences: sets zt_emit.prog, sizes, tick. */
+/* Start a program at a shape of `batch` sequences: sets zt_emit.prog and sizes. */
 void zt_emit_begin(struct zt_emit *e, enum zt_program_kind kind, int64_t batch, bool train);
 
 /* ---- parts of programs ---- */

@@ -14,7 +14,6 @@ static void forward_all(struct zt_emit *e, struct zt_compute *c)
     struct zt_gathers gathers;
     zt_gathers_plan(e, steps, n, &gathers);
     for (int s = 0; s < n; s++) {
-        e->tick = s;
         zt_emit_gathers(e, steps, s, &gathers);
         zt_emit_forward(e, c, &steps[s], &gathers);
         zt_emit_releases(e, &steps[s], s, &gathers);

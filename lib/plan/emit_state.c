@@ -185,10 +185,8 @@ void zt_emit_init(struct zt_emit *e)
     op->cost_kind = ZT_COST_PCIE;
     op->cost = sizeof(struct zt_step_block);
     zt_emit_whole(e, ZT_R_STEP, ZT_WRITE, e->step);
-    for (int u = 0; u < e->p->n_units; u++) {
-        e->tick = u;
+    for (int u = 0; u < e->p->n_units; u++)
         init_unit(e, u, staging);
-    }
     zt_emit_load_batch(e, &e->train_batch);
     zt_emit_count(e);
 }

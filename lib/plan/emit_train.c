@@ -337,7 +337,6 @@ void zt_emit_train(struct zt_emit *e)
     c.loss_begin = (size_t)p->n_units * sizeof(struct zt_norm_partial);
     for (int j = 0; j < n_steps; j++) {
         const struct zt_step *s = &steps[j];
-        e->tick = j;
         zt_emit_gathers(e, steps, j, &gathers);
         if (s->backward) {
             zt_emit_recompute(e, &c, s, &gathers);
@@ -354,10 +353,8 @@ void zt_emit_train(struct zt_emit *e)
     emit_decision(e);
     zt_emit_load_batch(e, &e->train_batch);
     zt_emit_count(e);
-    for (int u = 0; u < p->n_units; u++) {
-        e->tick++;
+    for (int u = 0; u < p->n_units; u++)
         emit_update(e, u);
-    }
     zt_emit_op(e, ZT_OP_STEP, ZT_ST_COMPUTE, -1, -1, -1);
     zt_emit_whole(e, ZT_R_STEP, ZT_READ | ZT_WRITE, e->step);
 }

@@ -248,7 +248,6 @@ struct zt_op {
     enum zt_cost_kind cost_kind;
     double cost;
     double bytes_sent; /* by this rank, in this op */
-    int tick;          /* position among compute ops: the planner's clock */
     int first_access, n_accesses;
     int first_wait, n_waits;
 };

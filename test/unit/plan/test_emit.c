@@ -68,7 +68,7 @@ static bool same_row(const struct zt_op *a, const struct zt_op *b)
     return a->kind == b->kind && a->stream == b->stream && a->predicate == b->predicate &&
            a->unit == b->unit && a->segment == b->segment && a->mb == b->mb &&
            a->group == b->group && a->dtype == b->dtype && a->count == b->count &&
-           a->tick == b->tick && a->first_use == b->first_use && a->last_use == b->last_use;
+           a->first_use == b->first_use && a->last_use == b->last_use;
 }
 
 /* ---- units: S01 and its properties ---- */
@@ -506,7 +506,6 @@ TEST(emit_recomputes_before_each_backward)
             const struct zt_op *next = &f.train->ops[i + 1];
             CHECK(next->kind == ZT_OP_BACKWARD && next->segment == op->segment);
             CHECK_INT(next->mb, op->mb);
-            CHECK_INT(next->tick, op->tick);
             CHECK(!operand(&f, i, ZT_R_X_OUT, 0));
             CHECK_INT(operand(&f, i + 1, ZT_R_ACT, 0)->buf, act->buf);
             CHECK_INT(operand(&f, i + 1, ZT_R_X_IN, 0)->buf, operand(&f, i, ZT_R_X_IN, 0)->buf);
