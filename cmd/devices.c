@@ -3,6 +3,7 @@
  */
 #include "devices.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include "cmd.h"
@@ -83,7 +84,10 @@ int cmd_pick_devices(const struct cmd_options *o, struct cmd_devices *dev)
 
 int cmd_threads(const struct zt_recipe *r, int n_workers)
 {
+    cpu_set_t ours; /* taskset, containers and batch systems give fewer than there are */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof ours, &ours) == 0)
+        cores = CPU_COUNT(&ours);
     if (r->threads > 0)
         return r->threads;
     return (int)ZT_MAX(1, cores / n_workers);

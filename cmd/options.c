@@ -184,9 +184,14 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
         if (rc >= 0)
             return rc;
     }
-    if (argc - optind != 1) {
-        cmd_error("%s", argc == optind ? "which recipe? Give one YAML file"
-                                       : "more than one recipe given; use include: to merge files");
+    if (argc == optind) {
+        cmd_error("which recipe? Give one YAML file");
+        return ZT_EXIT_USAGE;
+    }
+    if (argc > optind + 1) {
+        cmd_error("\"%s\" and \"%s\": only one recipe can be given (include: merges files), and "
+                  "a command comes first",
+                  argv[optind], argv[optind + 1]);
         return ZT_EXIT_USAGE;
     }
     o->recipe_path = argv[optind];

@@ -184,7 +184,7 @@ static int launch(const struct job *j, const struct zt_str *recipe, const struct
     int lost = display_summary(display, code, told_to_end);
     if (code)
         cmd_error("%s", rc ? err.msg : result.summary);
-    if (!lost)
+    if (!lost || told_to_end)
         return code;
     cmd_error("standard output: %s", strerror(lost));
     return code ? code : ZT_EXIT_FAILURE;

@@ -128,6 +128,20 @@ static int set_up_engine(struct run *run, struct zt_err *err)
     return zt_engine_drain(e, err);
 }
 
+/* What MFU is made of: FLOPs of a token, and the most that all workers together could do. */
+static void measure_peak(struct run *run)
+{
+    const struct zt_plan_config *cfg = &run->plan->cfg;
+    const struct zt_shape shape = {.batch = cfg->micro_batch,
+                                   .seq_len = cfg->seq_len,
+                                   .dtype = cfg->dtype,
+                                   .dev_kind = cfg->dev_kind,
+                                   .n_threads = cfg->n_threads,
+                                   .train = true};
+    run->flops_per_token = zt_model_train_flops_per_token(run->model, &shape);
+    run->peak_flops = zt_run_peak_flops(run->env->dev, run->env->n_threads) * run->env->world;
+}
+
 static int report_start(const struct run *run, struct zt_err *err)
 {
     const struct zt_plan *p = run->plan;
@@ -285,7 +299,7 @@ static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
     int64_t steps = run->r->train.steps, step = 0, seen = 0;
     int rc = between_steps(run, 0, steps == 0, err);
     while (!rc && step < steps && !run->stopping) {
-        e->next_batch = step + 1;
+        e->next_batch = ZT_MIN(step + 1, steps - 1); /* behind the last step nothing is read */
         e->request.stop = run->env->stop_requested(run->env->ctx);
         zt_engine_run(e, ZT_PROG_TRAIN);
         step++;
@@ -339,15 +353,10 @@ int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, stru
         rc = set_up_data(&run, err);
     if (!rc)
         rc = set_up_engine(&run, err);
-    if (!rc) {
-        struct zt_shape shape = {run.plan->cfg.micro_batch, run.plan->cfg.seq_len,
-                                 run.plan->cfg.dtype,       run.plan->cfg.dev_kind,
-                                 run.plan->cfg.n_threads,   true};
-        run.flops_per_token = zt_model_train_flops_per_token(run.model, &shape);
-        run.peak_flops = zt_run_peak_flops(env->dev, env->n_threads) * env->world;
-        if (env->rank == 0)
-            rc = report_start(&run, err);
-    }
+    if (!rc)
+        measure_peak(&run);
+    if (!rc && env->rank == 0)
+        rc = report_start(&run, err);
     if (!rc)
         rc = train_loop(&run, &steps_done, err);
     if (!rc)

@@ -15,6 +15,7 @@ try zerotrain --num_gpus=two tiny.yaml
 try zerotrain --num_gpus=99999999999999999999 tiny.yaml
 try zerotrain --device=tpu tiny.yaml
 try zerotrain tiny.yaml tiny.yaml
+try zerotrain paln tiny.yaml
 try zerotrain plan
 try zerotrain plan --log_dir=x tiny.yaml
 try zerotrain plan --rank=x tiny.yaml
