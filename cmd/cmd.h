@@ -56,8 +56,8 @@ struct cmd_options {
 };
 
 /*
- * Parse argv. Returns -1 to go on, or an exit code (after --help: 0; after a message: ZT_EXIT_USAGE).
- * Release o in either case.
+ * Parse argv. Returns -1 to go on, or an exit code (after --help: 0; after a message:
+ * ZT_EXIT_USAGE). Release o in either case.
  */
 int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o);
 void cmd_options_release(struct cmd_options *o);

@@ -1,9 +1,9 @@
 /*
  * display.h: what a person sees of a run, and what the run's folder keeps.
  *
- * The front end hands over what workers report (one JSON object each). On a terminal one step line is
- * rewritten in place, cut to the terminal's width; piped, a plain line every steps_per_print steps.
- * Every step goes to metrics.jsonl.
+ * The front end hands over what workers report (one JSON object each). On a terminal one step
+ * line is rewritten in place, cut to the terminal's width; piped, a plain line every
+ * steps_per_print steps. Every step goes to metrics.jsonl.
  */
 #ifndef ZT_CMD_DISPLAY_H
 #define ZT_CMD_DISPLAY_H
@@ -60,9 +60,9 @@ int display_flush(void *ctx);
 void display_ledger(const struct zt_plan *p);
 
 /*
- * After the job, to the person and to summary.json: loss before and after, speed, memory predicted
- * beside measured. Blocks, but told to end it waits for no reader. Returns 0, or the errno that output
- * to the person was lost with.
+ * After the job, to the person and to summary.json: loss before and after, speed, memory
+ * predicted beside measured. Blocks, but told to end it waits for no reader. Returns 0, or the
+ * errno that output to the person was lost with.
  */
 int display_summary(struct display *d, int exit_code, bool told_to_end) ZT_MUST_CHECK;
 

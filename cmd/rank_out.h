@@ -21,7 +21,10 @@ void rank_out_line(struct rank_out *o, int rank, const char *line, size_t len);
 /* Write what fits. -1: all is written or dropped, else the descriptor to wait for. */
 int rank_out_flush(struct rank_out *o);
 
-/* Write the rest, blocking unless no_wait, and release. Returns o->error; EAGAIN: some was dropped. */
+/*
+ * Write the rest, blocking unless no_wait, and release. Returns o->error; EAGAIN: some was
+ * dropped.
+ */
 int rank_out_finish(struct rank_out *o);
 
 #endif

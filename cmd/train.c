@@ -1,6 +1,7 @@
 /*
- * train.c: `zerotrain [OPTIONS] RECIPE.yaml`. Everything that can be wrong is found here, before any
- * process is started: recipe, plan of every rank, data, weights. Then the launcher takes over.
+ * train.c: `zerotrain [OPTIONS] RECIPE.yaml`. Everything that can be wrong is found here, before
+ * any process is started: recipe, plan of every rank, data, weights. Then the launcher takes
+ * over.
  */
 #include "cmd.h"
 

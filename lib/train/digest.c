@@ -1,8 +1,8 @@
 #include "train/run.h"
 
 /*
- * 64 elements (a chunk) never cross a tensor's or a slice's border, so hashing chunks with their place
- * and combining them by XOR gives the same digest for every stage and rank count.
+ * 64 elements (a chunk) never cross a tensor's or a slice's border, so hashing chunks with their
+ * place and combining them by XOR gives the same digest for every stage and rank count.
  */
 
 static uint64_t mix(uint64_t h)

@@ -150,7 +150,9 @@ static void stamp(struct zt_engine *e, const struct zt_op *op, int64_t *where)
     e->dev->ops->host_call(e->streams[op->stream], write_stamp, &s, sizeof s);
 }
 
-/* Tell the sanitizer what the op says it touches, so that races in foreign code are seen as well. */
+/*
+ * Tell the sanitizer what the op says it touches, so that races in foreign code are seen as well.
+ */
 static void announce(struct zt_engine *e, const struct zt_program *prog, const struct zt_op *op)
 {
     for (int i = 0; i < op->n_accesses; i++) {
@@ -162,8 +164,8 @@ static void announce(struct zt_engine *e, const struct zt_program *prog, const s
 }
 
 /*
- * In AddressSanitizer builds, one op at a time: every byte of our arenas that the op did not declare
- * is poisoned while it runs.
+ * In AddressSanitizer builds, one op at a time: every byte of our arenas that the op did not
+ * declare is poisoned while it runs.
  */
 static void finish_alone(struct zt_engine *e, struct zt_event done, struct zt_err *err)
 {

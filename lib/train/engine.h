@@ -55,13 +55,16 @@ struct zt_engine {
 };
 
 /*
- * Allocate arenas (filled with a canary, a NaN in every floating type) and create streams. The engine
- * keeps the pointers; dev and coll outlive it.
+ * Allocate arenas (filled with a canary, a NaN in every floating type) and create streams. The
+ * engine keeps the pointers; dev and coll outlive it.
  */
 int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_dev *dev,
                    struct zt_coll *coll, double weight_decay, struct zt_err *err) ZT_MUST_CHECK;
 
-/* Waits for what is under way: after a failure abort the transport first. Accepts a zeroed engine. */
+/*
+ * Waits for what is under way: after a failure abort the transport first. Accepts a zeroed
+ * engine.
+ */
 void zt_engine_release(struct zt_engine *e);
 
 /* Submit one run of a program. Returns at once; failures come out of sync and drain. */
@@ -94,9 +97,9 @@ void zt_engine_submit(struct zt_engine *e, const struct zt_program *prog, const 
 struct zt_dataset;
 
 /*
- * Global batch k of a feed holds samples k * batch .. of its order. Row b of micro-batch m of rank r
- * is sample (m * world + r) * micro + b of it. A feed with an end (evaluation) fills rows beyond it
- * with masked targets.
+ * Global batch k of a feed holds samples k * batch .. of its order. Row b of micro-batch m of
+ * rank r is sample (m * world + r) * micro + b of it. A feed with an end (evaluation) fills rows
+ * beyond it with masked targets.
  */
 struct zt_feed {
     const struct zt_dataset *data;

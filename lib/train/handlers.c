@@ -152,7 +152,10 @@ static void op_gather(const struct ctx *c)
                         arg(c, ZT_R_PARAM, 0), c->op->count, c->op->dtype);
 }
 
-/* Parameters (stages 1, 2) or gradients (stage 0); in place unless the slice is a buffer of its own. */
+/*
+ * Parameters (stages 1, 2) or gradients (stage 0); in place unless the slice is a buffer of its
+ * own.
+ */
 static void op_allgather(const struct ctx *c)
 {
     bool params = zt_op_operand(c->prog, c->op, ZT_R_PARAM, 0) != NULL;
@@ -176,9 +179,10 @@ static void op_cast(const struct ctx *c)
 }
 
 /*
- * Reduce-scatter to this rank's slice: into the shard; in place where the slice lies in the gradient
- * itself (stages 0 and 1); or, when micro-batches add up in fp32, into a staging slice that is added
- * to the shard. The norm partial of the finished slice is an epilogue here, on the same stream.
+ * Reduce-scatter to this rank's slice: into the shard; in place where the slice lies in the
+ * gradient itself (stages 0 and 1); or, when micro-batches add up in fp32, into a staging slice
+ * that is added to the shard. The norm partial of the finished slice is an epilogue here, on the
+ * same stream.
  */
 static void op_reduce(const struct ctx *c)
 {
@@ -284,8 +288,8 @@ static int take_result(void *p, struct zt_err *err)
 }
 
 /*
- * Device to host. TRAIN's is copied on into one of the engine's two slots, so that the host may read it
- * while the next step runs; the others are read after a drain.
+ * Device to host. TRAIN's is copied on into one of the engine's two slots, so that the host may
+ * read it while the next step runs; the others are read after a drain.
  */
 static void op_result(const struct ctx *c)
 {
@@ -428,8 +432,8 @@ static void zero_elems(const struct ctx *c, struct zt_ref base, int64_t begin, i
 }
 
 /*
- * A fresh gradient buffer is overwritten by the segment's tensors; what lies between them (padding, and
- * tensors that another segment adds to later) has to be zero.
+ * A fresh gradient buffer is overwritten by the segment's tensors; what lies between them
+ * (padding, and tensors that another segment adds to later) has to be zero.
  */
 static void zero_rest(const struct ctx *c, const struct zt_segment *seg, int unit,
                       const struct zt_access *a)

@@ -290,8 +290,8 @@ static int conclude(struct run *run, int64_t i, struct zt_err *err)
 }
 
 /*
- * The host runs one step ahead: it submits step i + 1, then reads the result of step i. A stop that was
- * voted in step i is therefore carried out after step i + 1, on every rank alike.
+ * The host runs one step ahead: it submits step i + 1, then reads the result of step i. A stop
+ * that was voted in step i is therefore carried out after step i + 1, on every rank alike.
  */
 static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
 {

@@ -26,9 +26,9 @@ int zt_run_eval(struct zt_engine *e, int64_t max_batches, double *loss, int64_t 
                 struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * Continue a prompt, whose bytes are taken as tokens (zt_train_check has seen that the vocabulary has
- * them). Every rank computes the same logits and draws the same numbers, so none has to tell the
- * others. Tokens of text are bytes; other ids are shown as <id>. `text` becomes printable.
+ * Continue a prompt, whose bytes are taken as tokens (zt_train_check has seen that the vocabulary
+ * has them). Every rank computes the same logits and draws the same numbers, so none has to tell
+ * the others. Tokens of text are bytes; other ids are shown as <id>. `text` becomes printable.
  */
 struct zt_sampling {
     const char *prompt; /* not empty */
@@ -45,18 +45,20 @@ int zt_run_sample(struct zt_engine *e, const struct zt_sampling *s, int64_t step
 /* Append bytes so that they are UTF-8 and no terminal's commands: what is not so becomes \xNN. */
 void zt_printable(const void *bytes, size_t n, struct zt_str *out);
 
-/* Pick a token from fp32 logits; `u` uniform in (0, 1). top_k 0: all; temperature 0: the largest. */
+/*
+ * Pick a token from fp32 logits; `u` uniform in (0, 1). top_k 0: all; temperature 0: the largest.
+ */
 int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, int top_k, double u);
 
 /*
- * Digest of this rank's slices of parameters, master and moments; nothing may be running. The XOR over
- * all ranks is the digest of the training state, the same for every stage and rank count.
+ * Digest of this rank's slices of parameters, master and moments; nothing may be running. The XOR
+ * over all ranks is the digest of the training state, the same for every stage and rank count.
  */
 uint64_t zt_run_digest(const struct zt_engine *e);
 
 /*
- * Bytes of this process: resident high-water mark, and proportional share now (it walks all pages: not
- * for every step). 0 when not known.
+ * Bytes of this process: resident high-water mark, and proportional share now (it walks all
+ * pages: not for every step). 0 when not known.
  */
 int64_t zt_process_rss_peak(void);
 int64_t zt_process_pss(void);

@@ -87,7 +87,10 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
     return 0;
 }
 
-/* Where the value of a key stands: "recipe.yaml:3:5", "--set a.b=c"; the file when it has no place. */
+/*
+ * Where the value of a key stands: "recipe.yaml:3:5", "--set a.b=c"; the file when it has no
+ * place.
+ */
 static const char *origin(const struct zt_recipe *r, const char *key)
 {
     for (int i = 0; i < r->n_values; i++) {

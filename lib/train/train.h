@@ -1,5 +1,6 @@
 /*
- * train.h: the engine. It executes the plan's programs and decides nothing that the plan has decided.
+ * train.h: the engine. It executes the plan's programs and decides nothing that the plan has
+ * decided.
  *
  *   setup.c    recipe -> model description, plan configuration, checks before a start
  *   run.c      one worker's life: set-up, the loop over steps, evaluation, samples, the end
@@ -30,9 +31,10 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
                          struct zt_plan_config *cfg, struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * Everything that can be known to be wrong before a process is started: the model can be computed,
- * data files open and hold enough, weights match the model, a prompt fits the vocabulary. What is odd
- * but not wrong is appended to `notes`, a line each. For runs whose files are on this host.
+ * Everything that can be known to be wrong before a process is started: the model can be
+ * computed, data files open and hold enough, weights match the model, a prompt fits the
+ * vocabulary. What is odd but not wrong is appended to `notes`, a line each. For runs whose files
+ * are on this host.
  */
 int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct zt_str *notes,
                    struct zt_err *err) ZT_MUST_CHECK;
@@ -55,7 +57,8 @@ struct zt_train_env {
 
 /*
  * Train to the end (or to a stop asked for). Blocks. Reports are objects with "type": "start",
- * "notice" (a text for the person), "step", "eval", "sample", "memory", "end"; metrics.h names the fields.
+ * "notice" (a text for the person), "step", "eval", "sample", "memory", "end"; metrics.h names
+ * the fields.
  */
 int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env,
                  struct zt_err *err) ZT_MUST_CHECK;
