@@ -188,22 +188,33 @@ static int open_files(struct matcher *k)
 
 /* ---- names ---- */
 
-/*
- * Old GPT-2 files hold each layer's causal mask, h.N.attn.bias (1, 1, n, n), and the value put
- * where it is 0. Not to be mixed up with the weight h.N.attn.c_attn.bias (case D09).
- */
-static bool is_gpt2_buffer(const struct matcher *k, const struct zt_st_tensor *t)
+/* "PREFIXN.REST": REST, or NULL. */
+static const char *behind_layer(const char *name, const char *prefix)
 {
-    const char *s = skip_prefix(t->name, "transformer.");
-    if (k->model->cfg.type != ZT_MODEL_GPT2 || strncmp(s, "h.", 2) != 0)
+    const char *s = skip_prefix(name, prefix);
+    size_t digits = strspn(s, "0123456789");
+    return s != name && digits && s[digits] == '.' ? s + digits + 1 : NULL;
+}
+
+/*
+ * Tensors of old files that are no parameters. GPT-2's hold each layer's causal mask, h.N.attn.bias
+ * (1, 1, n, n), and the value put where it is 0; not to be mixed up with the weight
+ * h.N.attn.c_attn.bias (case D09). Llama's hold the frequencies of the rotary angles.
+ */
+static bool is_buffer(const struct matcher *k, const struct zt_st_tensor *t)
+{
+    const struct zt_model_config *cfg = &k->model->cfg;
+    if (cfg->type == ZT_MODEL_LLAMA) {
+        const char *s = behind_layer(skip_prefix(t->name, "model."), "layers.");
+        return s && strcmp(s, "self_attn.rotary_emb.inv_freq") == 0 &&
+               t->n_elems == cfg->head_dim / 2;
+    }
+    const char *s = behind_layer(skip_prefix(t->name, "transformer."), "h.");
+    if (!s)
         return false;
-    size_t digits = strspn(s + 2, "0123456789");
-    if (!digits)
-        return false;
-    s += 2 + digits;
-    if (strcmp(s, ".attn.masked_bias") == 0)
+    if (strcmp(s, "attn.masked_bias") == 0)
         return t->n_elems == 1;
-    return strcmp(s, ".attn.bias") == 0 && t->n_dims == 4 && t->dims[0] == 1 && t->dims[1] == 1 &&
+    return strcmp(s, "attn.bias") == 0 && t->n_dims == 4 && t->dims[0] == 1 && t->dims[1] == 1 &&
            t->dims[2] == t->dims[3];
 }
 
@@ -268,7 +279,7 @@ static void match_tensor(struct matcher *k, const struct zt_st_tensor *t,
 {
     int i = zt_model_find_param(k->model, t->name);
     const struct zt_st_tensor **place = NULL;
-    if (is_gpt2_buffer(k, t))
+    if (is_buffer(k, t))
         return;
     if (i >= 0)
         place = &k->w->tensors[i];

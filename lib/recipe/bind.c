@@ -338,6 +338,7 @@ static void bind_node(struct zt_load *ld, const struct zt_node *n, const char *p
         return;
     }
     const struct zt_key *k = &zt_keys[i];
+    ld->given[i].mentioned = true;
     if (zt_node_not_given(n))
         return;
     if (k->type == ZT_KEY_SECTION) {
@@ -406,6 +407,11 @@ struct zt_pos zt_load_pos(const struct zt_load *ld, const char *path)
 {
     const struct zt_node *n = zt_load_given(ld, path);
     return n ? n->at : (struct zt_pos){ld->main, 0, 0};
+}
+
+bool zt_load_mentioned(const struct zt_load *ld, const char *path)
+{
+    return ld->given[zt_key_find(path)].mentioned;
 }
 
 bool zt_load_any_bad(const struct zt_load *ld, const char *section)

@@ -73,6 +73,10 @@ struct zt_settings {
     int policy, comm;
     const char *model_config;
     double betas[2];
+    const char *rope_type, *rope_type_old; /* rope_scaling.rope_type, .type */
+    double rope_theta_new;                 /* rope_parameters.rope_theta */
+    int64_t sliding_window;
+    bool use_sliding_window;
     int64_t seed, zero_stage, threads, sample_top_k; /* narrower in the recipe */
 };
 

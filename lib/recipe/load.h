@@ -16,6 +16,7 @@
 struct zt_given {
     const struct zt_node *node; /* NULL: not given */
     const char *origin;         /* of the value in the settings; NULL: it has none */
+    bool mentioned;             /* the key is there, even if as null */
     bool bad;                   /* given, but not usable; of a section: a key in it is unknown */
 };
 
@@ -38,6 +39,7 @@ struct zt_node *zt_load_tree(struct zt_load *ld);
 void zt_load_bind(struct zt_load *ld, const struct zt_node *root);
 const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path);
 struct zt_pos zt_load_pos(const struct zt_load *ld, const char *path); /* else the whole recipe */
+bool zt_load_mentioned(const struct zt_load *ld, const char *path);    /* given, or null */
 bool zt_load_any_bad(const struct zt_load *ld, const char *section);   /* or in it */
 void zt_load_derived(struct zt_load *ld, const char *path); /* the settings now hold its value */
 void zt_load_unsaid(struct zt_load *ld, const char *path);  /* its value means nothing here */
@@ -46,6 +48,12 @@ void zt_load_refuse(struct zt_load *ld, struct zt_pos at, const char *fmt, ...) 
 
 /* resolve.c */
 void zt_load_resolve(struct zt_load *ld);
+/* An error about a key that has no place, unless it may stand in what was not understood. */
+void zt_load_missing(struct zt_load *ld, const char *text);
+
+/* resolve_model.c */
+void zt_load_resolve_model(struct zt_load *ld);
+void zt_load_check_window(struct zt_load *ld); /* once data.seq_len is known */
 
 /* resolve_schedule.c: scheduler and what it takes -> r->schedule. */
 void zt_load_schedule(struct zt_load *ld);

@@ -37,6 +37,32 @@ static struct zt_node *new_map(struct zt_load *ld)
     return n;
 }
 
+static void drop_child(struct zt_node *map, const struct zt_node *child)
+{
+    struct zt_node **at = &map->children;
+    while (*at && *at != child)
+        at = &(*at)->next;
+    if (*at)
+        *at = child->next;
+}
+
+/* Call n, a child of map, by the table's name; of two names of one key, one may say nothing. */
+static void rename_key(struct zt_load *ld, struct zt_node *map, struct zt_node *n, const char *key)
+{
+    const struct zt_node *twin = zt_node_find(map, key);
+    n->key = key;
+    if (!twin)
+        return;
+    if (zt_node_not_given(twin))
+        drop_child(map, twin);
+    else if (zt_node_not_given(n))
+        drop_child(map, n);
+    else
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, n->key_at,
+                    "\"%s\" and \"%s\" (line %d) are one key by two names", n->spelled,
+                    twin->spelled, twin->key_at.line);
+}
+
 /* Call every key by the table's name, and see that none stands there by two names. */
 static void use_canonical_names(struct zt_load *ld, struct zt_node *map, const char *path)
 {
@@ -45,13 +71,7 @@ static void use_canonical_names(struct zt_load *ld, struct zt_node *map, const c
         const char *canonical = zt_key_canonical(full);
         if (canonical != full) {
             const char *dot = strrchr(canonical, '.');
-            const char *key = dot ? dot + 1 : canonical;
-            const struct zt_node *twin = zt_node_find(map, key);
-            if (twin)
-                zt_diag_add(&ld->errors, ZT_DIAG_WRONG, n->key_at,
-                            "\"%s\" and \"%s\" (line %d) are one key by two names", n->spelled,
-                            twin->spelled, twin->key_at.line);
-            n->key = key;
+            rename_key(ld, map, n, dot ? dot + 1 : canonical);
         }
         if (n->kind == ZT_NODE_MAP)
             use_canonical_names(ld, n, canonical);

@@ -36,16 +36,28 @@ struct zt_str_list {
     const char **items;
 };
 
+/* How rotary angles are stretched, by Hugging Face's names of it. */
+enum zt_rope_scaling { ZT_ROPE_SCALING_NONE, ZT_ROPE_SCALING_LINEAR, ZT_ROPE_SCALING_LLAMA3 };
+
+struct zt_recipe_rope {
+    double theta;
+    enum zt_rope_scaling scaling;
+    double factor, low_freq_factor, high_freq_factor;
+    int64_t original_positions;
+};
+
 /* Hugging Face's vocabulary; without model_type only `params` means anything (for_plan). */
 struct zt_recipe_model {
-    const char *model_type; /* "gpt2", "llama"; NULL with `params` alone, or without a model */
+    const char *model_type; /* "gpt2", "llama"...; NULL with `params` alone, or without a model */
     const char *from;       /* folder with config.json and safetensors; NULL: start from noise */
     double params;          /* model.params: plan only; 0 if not given */
     int64_t n_layer, n_head, n_kv_head, head_dim, n_embd, n_inner, vocab_size, n_positions;
-    double norm_eps, initializer_range, rope_theta; /* rope_theta: llama */
+    double norm_eps, initializer_range;
     double embd_pdrop, resid_pdrop, attn_pdrop;
     const char *activation; /* "gelu_new" */
     bool tie_word_embeddings;
+    struct zt_recipe_rope rope; /* not gpt2, from here on */
+    bool attention_bias, mlp_bias;
 };
 
 struct zt_recipe_batch {

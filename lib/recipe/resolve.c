@@ -10,7 +10,7 @@ static struct zt_pos pos_of(const struct zt_load *ld, const char *path)
     return zt_load_pos(ld, path);
 }
 
-static void missing(struct zt_load *ld, const char *text)
+void zt_load_missing(struct zt_load *ld, const char *text)
 {
     if (!ld->incomplete)
         zt_diag_add(&ld->errors, ZT_DIAG_MISSING, (struct zt_pos){ld->main, 0, 0}, "%s", text);
@@ -225,7 +225,7 @@ static void resolve_data(struct zt_load *ld)
     struct zt_recipe_data *d = &r->data;
 
     if (d->train.n == 0 && !ld->opts->for_plan && !zt_load_any_bad(ld, "data"))
-        missing(ld, "data.train is missing: the files to learn from");
+        zt_load_missing(ld, "data.train is missing: the files to learn from");
     resolve_validation(ld);
     check_documents(ld);
     check_masks(ld);
@@ -238,164 +238,7 @@ static void resolve_data(struct zt_load *ld)
                     "data.seq_len: %" PRId64 " is more than the model's %" PRId64 " positions",
                     d->seq_len, longest);
     }
-}
-
-/* ---- model ---- */
-
-/* What a Hugging Face configuration class takes for keys that a config.json leaves out. */
-struct model_defaults {
-    const char *type;
-    int64_t n_layer, n_head, n_embd, n_inner, vocab_size, n_positions; /* n_inner 0: 4 n_embd */
-    double norm_eps;
-    const char *activation;
-    bool tied;
-};
-
-static const struct model_defaults model_defaults[] = {
-    {"gpt2", 12, 12, 768, 0, 50257, 1024, 1e-5, "gelu_new", true},
-    {"llama", 32, 32, 4096, 11008, 32000, 2048, 1e-6, "silu", false},
-};
-
-static void default_i64(struct zt_load *ld, const char *path, int64_t *value, int64_t dflt)
-{
-    if (zt_load_given(ld, path))
-        return;
-    *value = dflt;
-    zt_load_derived(ld, path);
-}
-
-static void default_f64(struct zt_load *ld, const char *path, double *value, double dflt)
-{
-    if (zt_load_given(ld, path))
-        return;
-    *value = dflt;
-    zt_load_derived(ld, path);
-}
-
-/* Text has 256 tokens. Without a config.json, and unless the files are token files, it is text. */
-static bool trains_on_text(const struct zt_load *ld)
-{
-    const struct zt_recipe_data *d = &ld->settings->r.data;
-    if (d->format != ZT_DATA_AUTO || d->train.n == 0)
-        return d->format == ZT_DATA_TEXT;
-    for (int i = 0; i < d->train.n; i++) {
-        const char *dot = strrchr(d->train.items[i], '.');
-        if (!dot || strcmp(dot, ".bin") != 0)
-            return true;
-    }
-    return false;
-}
-
-static void default_model(struct zt_load *ld, const struct model_defaults *d)
-{
-    struct zt_recipe_model *m = &ld->settings->r.model;
-    bool is_bytes = !ld->config && trains_on_text(ld);
-    default_i64(ld, "model.n_layer", &m->n_layer, d->n_layer);
-    default_i64(ld, "model.n_head", &m->n_head, d->n_head);
-    default_i64(ld, "model.num_key_value_heads", &m->n_kv_head, m->n_head);
-    default_i64(ld, "model.n_embd", &m->n_embd, d->n_embd);
-    default_i64(ld, "model.n_inner", &m->n_inner, d->n_inner ? d->n_inner : 4 * m->n_embd);
-    default_i64(ld, "model.head_dim", &m->head_dim, m->n_embd / m->n_head);
-    default_i64(ld, "model.vocab_size", &m->vocab_size, is_bytes ? 256 : d->vocab_size);
-    default_i64(ld, "model.n_positions", &m->n_positions, d->n_positions);
-    default_f64(ld, "model.layer_norm_epsilon", &m->norm_eps, d->norm_eps);
-    default_f64(ld, "model.initializer_range", &m->initializer_range, 0.02);
-    if (strcmp(d->type, "llama") == 0)
-        default_f64(ld, "model.rope_theta", &m->rope_theta, 10000);
-    if (!zt_load_given(ld, "model.activation_function")) {
-        m->activation = d->activation;
-        zt_load_derived(ld, "model.activation_function");
-    }
-    if (!zt_load_given(ld, "model.tie_word_embeddings")) {
-        m->tie_word_embeddings = d->tied;
-        zt_load_derived(ld, "model.tie_word_embeddings");
-    }
-}
-
-static void check_model(struct zt_load *ld)
-{
-    const struct zt_recipe_model *m = &ld->settings->r.model;
-    bool gpt2 = strcmp(m->model_type, "gpt2") == 0;
-    if (zt_load_any_bad(ld, "model"))
-        return;
-    if (m->head_dim * m->n_head != m->n_embd)
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "model.n_head"),
-                    "model: n_embd %" PRId64 " is not n_head %" PRId64 " x head_dim %" PRId64,
-                    m->n_embd, m->n_head, m->head_dim);
-    if (m->n_head % m->n_kv_head != 0)
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "model.num_key_value_heads"),
-                    "model: n_head %" PRId64 " is not a multiple of num_key_value_heads %" PRId64,
-                    m->n_head, m->n_kv_head);
-    if (gpt2 && m->n_kv_head != m->n_head)
-        zt_load_refuse(ld, pos_of(ld, "model.num_key_value_heads"),
-                       "model.num_key_value_heads: gpt2 has as many as n_head");
-    bool known = gpt2 ? zt_word_index("gelu_new|gelu_pytorch_tanh", m->activation) >= 0
-                      : zt_word_index("silu|swish", m->activation) >= 0;
-    if (!known)
-        zt_load_refuse(ld, pos_of(ld, "model.activation_function"),
-                       "model.activation_function: %s is not carried out; use %s", m->activation,
-                       gpt2 ? "gelu_new or gelu_pytorch_tanh" : "silu");
-    if (!gpt2)
-        zt_load_refuse(
-            ld, pos_of(ld, "model.model_type"),
-            "model.model_type: %s can be planned, but training it is not carried out yet; "
-            "use gpt2",
-            m->model_type);
-}
-
-/* Is any key of `model` given that describes its shape? */
-static bool shape_given(const struct zt_load *ld)
-{
-    for (int i = 0; i < zt_n_keys; i++) {
-        const char *path = zt_keys[i].path;
-        if (ld->given[i].node && zt_keys[i].dest != ZT_NO_DEST && strncmp(path, "model.", 6) == 0 &&
-            strcmp(path, "model.params") != 0)
-            return true;
-    }
-    return false;
-}
-
-static void note_dropout(struct zt_load *ld)
-{
-    if (ld->config && !zt_load_given(ld, "model.resid_pdrop") &&
-        strcmp(ld->settings->r.model.model_type, "gpt2") == 0)
-        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, (struct zt_pos){ld->config, 0, 0},
-                    "does not say resid_pdrop: taken as 0, where transformers takes 0.1");
-}
-
-static void resolve_model(struct zt_load *ld)
-{
-    struct zt_recipe_model *m = &ld->settings->r.model;
-    const struct zt_node *params = zt_load_given(ld, "model.params");
-    if (!shape_given(ld)) {
-        if (params && !ld->opts->for_plan)
-            zt_load_refuse(ld, params->at,
-                           "model.params: a number of parameters is enough for "
-                           "zerotrain plan only; describe the model to train it");
-        else if (!params && !ld->opts->for_plan && !zt_load_any_bad(ld, "model"))
-            missing(ld, "model is missing: give model.model_type and its sizes, model.config, or "
-                        "model.from");
-        return;
-    }
-    if (params)
-        zt_diag_add(
-            &ld->errors, ZT_DIAG_WRONG, params->at,
-            "model.params: the model is described by its other keys; leave one of them out");
-    if (!m->model_type) {
-        if (ld->config) {
-            zt_diag_add(&ld->errors, ZT_DIAG_WRONG, (struct zt_pos){ld->config, 0, 0},
-                        "has no model_type; set model.model_type: gpt2 in the recipe if it is one");
-            return;
-        }
-        m->model_type = "gpt2";
-        zt_load_derived(ld, "model.model_type");
-    }
-    for (size_t i = 0; i < ZT_ARRAY_LEN(model_defaults); i++) {
-        if (strcmp(model_defaults[i].type, m->model_type) == 0)
-            default_model(ld, &model_defaults[i]);
-    }
-    note_dropout(ld);
-    check_model(ld);
+    zt_load_check_window(ld);
 }
 
 void zt_load_resolve(struct zt_load *ld)
@@ -405,6 +248,6 @@ void zt_load_resolve(struct zt_load *ld)
     resolve_training(ld);
     leave_unknown_steps_unsaid(ld);
     resolve_precision(ld);
-    resolve_model(ld);
+    zt_load_resolve_model(ld);
     resolve_data(ld);
 }

@@ -5,6 +5,21 @@
 #include "data/data.h"
 #include "train/run.h"
 
+static struct zt_rope_rule rope_of(const struct zt_recipe_rope *r)
+{
+    static const enum zt_rope_kind kinds[] = {[ZT_ROPE_SCALING_NONE] = ZT_ROPE_PLAIN,
+                                              [ZT_ROPE_SCALING_LINEAR] = ZT_ROPE_LINEAR,
+                                              [ZT_ROPE_SCALING_LLAMA3] = ZT_ROPE_LLAMA3};
+    return (struct zt_rope_rule){
+        .kind = kinds[r->scaling],
+        .theta = r->theta,
+        .factor = r->factor,
+        .low_freq_factor = r->low_freq_factor,
+        .high_freq_factor = r->high_freq_factor,
+        .original_positions = (double)r->original_positions,
+    };
+}
+
 int zt_train_model(const struct zt_recipe *r, struct zt_arena *arena, struct zt_model **out,
                    struct zt_err *err)
 {
@@ -13,6 +28,7 @@ int zt_train_model(const struct zt_recipe *r, struct zt_arena *arena, struct zt_
         return zt_err_set(err, ZT_EINPUT,
                           "model is missing: give model.model_type and its sizes, model.config, or "
                           "model.from");
+    bool qwen2 = strcmp(m->model_type, "qwen2") == 0;
     struct zt_model_config cfg = {
         .type = strcmp(m->model_type, "gpt2") == 0 ? ZT_MODEL_GPT2 : ZT_MODEL_LLAMA,
         .n_layer = (int)m->n_layer,
@@ -26,6 +42,11 @@ int zt_train_model(const struct zt_recipe *r, struct zt_arena *arena, struct zt_
         .norm_eps = (float)m->norm_eps,
         .initializer_range = (float)m->initializer_range,
         .tie_embeddings = m->tie_word_embeddings,
+        .qkv_bias = m->attention_bias || qwen2,
+        .o_bias = m->attention_bias,
+        .mlp_bias = m->mlp_bias,
+        .qk_norm = strcmp(m->model_type, "qwen3") == 0,
+        .rope = rope_of(&m->rope),
         .embd_pdrop = m->embd_pdrop,
         .resid_pdrop = m->resid_pdrop,
         .attn_pdrop = m->attn_pdrop,

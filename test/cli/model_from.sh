@@ -4,8 +4,10 @@
 fixture
 try train fixture.yaml --log_dir=run | steps
 try train fixture.yaml --set model.from=nosuch
-try train fixture.yaml --set model.from="$CASES/fixture_llama"
-mkdir cut none
+try train fixture.yaml --set model.from="$CASES/fixture_llama" --log_dir=run2 | steps
+mkdir cut none other
+echo '{"model_type": "mamba"}' >other/config.json
+try train fixture.yaml --set model.from=other
 cp "$GPT2/config.json" cut
 cp "$GPT2/config.json" none
 head -c 2000 "$GPT2/model.safetensors" >cut/model.safetensors

@@ -3,7 +3,7 @@
 
 The numerics contract (lib/README.md, section 2): for the same ranks, micro-batches and precision, stages
 0 to 3, overlap on or off and recomputation give the same bits; across rank counts and batch splits the
-same numbers within rounding. The traces of the GPT-2 fixture (float64) pin them to the truth.
+same numbers within rounding. The traces of the fixtures (float64) pin them to the truth.
 Prints one test line each. Needs nothing but Python's standard library.
 """
 import json
@@ -15,8 +15,18 @@ import sys
 import tempfile
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
-FIXTURE = REPO / "test/cases/fixture_gpt2"
-EXPECTED = json.loads((FIXTURE / "expected.json").read_text())
+FIXTURES = {name: REPO / f"test/cases/fixture_{name}" for name in ("gpt2", "llama")}
+EXPECTEDS = {name: json.loads((f / "expected.json").read_text()) for name, f in FIXTURES.items()}
+FIXTURE, EXPECTED = FIXTURES["gpt2"], EXPECTEDS["gpt2"]
+MODELS = {  # of the runs on text
+    "gpt2": {"model_type": "gpt2", "n_layer": 3, "n_head": 2, "n_embd": 48},
+    "llama": {"model_type": "llama", "n_layer": 3, "n_head": 4, "num_key_value_heads": 2, "n_embd": 40,
+              "n_inner": 104},
+    "qwen2": {"model_type": "qwen2", "n_layer": 2, "n_head": 3, "num_key_value_heads": 1, "n_embd": 48,
+              "n_inner": 88, "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", "n_layer": 2, "n_head": 3, "num_key_value_heads": 1, "n_embd": 40,
+              "head_dim": 24, "n_inner": 88, "tie_word_embeddings": True},
+}
 quick = "--quick" in sys.argv
 args = [a for a in sys.argv[1:] if not a.startswith("--")]
 ZT = str(pathlib.Path(args[0]).resolve())
@@ -24,15 +34,15 @@ FILTER = args[1] if len(args) > 1 else ""
 failures = 0
 
 
-def recipe(micro, accum, seq_len, **more):
+def recipe(micro, accum, seq_len, fixture="gpt2", **more):
     r = {
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": accum,
         "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.95], "eps": 1e-8,
                                                   "weight_decay": 0.1}},
-        "model": {"from": str(FIXTURE)},
-        "data": {"train": str(FIXTURE / "tokens_llmc.bin"), "seq_len": seq_len},
+        "model": {"from": str(FIXTURES[fixture])},
+        "data": {"train": str(FIXTURES[fixture] / "tokens_llmc.bin"), "seq_len": seq_len},
         "train": {"steps": 6, "seed": 1},
         "parallel": {"threads": 1},
         "steps_per_print": 1000,
@@ -46,11 +56,10 @@ def recipe(micro, accum, seq_len, **more):
     return r
 
 
-def text_recipe(**more):
+def text_recipe(model="gpt2", **more):
     """A model that clips, pads its units and overlaps: a few layers on real text."""
     r = recipe(2, 2, 32, **{
-        "model": {"model_type": "gpt2", "n_layer": 3, "n_head": 2, "n_embd": 48, "vocab_size": 256,
-                  "n_positions": 32},
+        "model": {**MODELS[model], "vocab_size": 256, "n_positions": 32},
         "data.train": str(REPO / "LICENSE"),
         "data.seq_len": 32,
         "train.steps": 4,
@@ -123,19 +132,20 @@ def trace(run, want):
         assert abs(g - w) <= 1e-4 * w, f"gradient norm of step {i + 1} is {g!r}, not {w!r}"
 
 
-def fixture_traces():
-    """CASES, the GPT-2 fixture: the same batch by every split, at every stage."""
-    cases = [(6, EXPECTED["adamw"]["trace"], [(1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 1, 4), (2, 1, 2)])]
-    alt = EXPECTED["alt_traces"]
+def fixture_traces(fixture):
+    """CASES, the fixtures: the same batch by every split, at every stage."""
+    expected = EXPECTEDS[fixture]
+    cases = [(6, expected["adamw"]["trace"], [(1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 1, 4), (2, 1, 2)])]
+    alt = expected["alt_traces"]
     cases.append((2, alt["B12_T2"], [(3, 4, 1), (6, 2, 1), (12, 1, 1), (4, 3, 1)]))
     cases.append((3, alt["B8_T3"], [(8, 1, 1)]))
     if quick:
-        cases = [(6, EXPECTED["adamw"]["trace"], [(2, 1, 2)])]
+        cases = [(6, expected["adamw"]["trace"], [(2, 1, 2)])]
     for seq_len, want, splits in cases:
         for ranks, micro, accum in splits:
             for stage in (3,) if quick else range(4):
-                r = recipe(micro, accum, seq_len, **{"zero_optimization.stage": stage})
-                test(f"fixture T={seq_len} ranks={ranks} micro={micro} accum={accum} stage={stage}",
+                r = recipe(micro, accum, seq_len, fixture, **{"zero_optimization.stage": stage})
+                test(f"fixture {fixture} T={seq_len} ranks={ranks} micro={micro} accum={accum} stage={stage}",
                      lambda r=r, n=ranks, w=want: trace(Run(n, r), w))
 
 
@@ -174,27 +184,38 @@ def stages_bit_for_bit():
                        for n in (1, 20000, 50000000)])
 
 
+def other_models_bit_for_bit():
+    """Llama's blocks, with biases or norms of heads: every stage, recomputed or not."""
+    for model in ("llama", "qwen2", "qwen3"):
+        for precision in ("bf16",) if quick else ("fp32", "bf16"):
+            bf16 = {"bf16.enabled": precision == "bf16", "gradient_accumulation_steps": 1}
+            same_bits(f"stages {model} {precision}", 2,
+                      [(f"stage {s} {policy}", text_recipe(model, **bf16, **{
+                          "zero_optimization.stage": s, "activation_checkpointing.policy": policy}))
+                       for s in range(4) for policy in (("none",) if s % 3 else ("none", "block"))])
+
+
 def across_ranks():
     """The state does not depend on who holds it: same global batch, other rank counts."""
-    def check():
-        runs = {n: Run(n, text_recipe(**{"train_micro_batch_size_per_gpu": 12 // n,
+    def check(model):
+        runs = {n: Run(n, text_recipe(model, **{"train_micro_batch_size_per_gpu": 12 // n,
                                          "gradient_accumulation_steps": 1,
                                          "zero_optimization.stage": 2})) for n in (1, 2, 3, 4)}
         for n in (2, 3, 4):
             close(runs[n].loss, runs[1].loss, 1e-5, f"loss on {n} ranks")
-    if not quick:
-        test("rank counts 1 2 3 4", check)
+    for model in () if quick else ("gpt2", "qwen3"):
+        test(f"rank counts 1 2 3 4 {model}", lambda: check(model))
 
 
 def memory_as_predicted():
     """What the plan promises is what is touched: never more, and nearly all of it."""
-    def check(stage):
-        for m in Run(2, text_recipe(**{"zero_optimization.stage": stage})).memory:
+    def check(model, stage):
+        for m in Run(2, text_recipe(model, **{"zero_optimization.stage": stage})).memory:
             assert m["touched_bytes"] <= m["predicted_bytes"], f"rank {m['rank']}: {m}"
             assert m["touched_bytes"] >= 0.95 * m["predicted_bytes"], f"rank {m['rank']}: {m}"
-    if not quick:
+    for model in () if quick else ("gpt2", "qwen3"):
         for stage in range(4):
-            test(f"memory predicted and measured, stage {stage}", lambda s=stage: check(s))
+            test(f"memory predicted and measured, {model} stage {stage}", lambda: check(model, stage))
 
 
 def communication_type():
@@ -207,16 +228,16 @@ def communication_type():
         test("communication_data_type bf16", check)
 
 
-def fixture_masks():
+def fixture_masks(fixture):
     """Case B03 (c): sequences with unequal numbers of targets, one with none; the same numbers for
     every split."""
-    want = EXPECTED["masked"]
+    want = EXPECTEDS[fixture]["masked"]
     mask = bytes([1] + [x for row in want["mask"] for x in row])
     splits = [(2, 1, 2)] if quick else [(1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 1, 4), (2, 1, 2)]
 
     def check(ranks, micro, accum, stage):
-        r = recipe(micro, accum, 6, **{"zero_optimization.stage": stage, "data.train_mask": "m",
-                                       "train.steps": 3})
+        r = recipe(micro, accum, 6, fixture, **{"zero_optimization.stage": stage,
+                                                "data.train_mask": "m", "train.steps": 3})
         run = Run(ranks, r, {"m": mask})
         close(run.loss, [want["loss"]], 1e-5, "loss")
         assert abs(run.norm[0] - want["grad_norm"]) <= 1e-4 * want["grad_norm"], f"norm {run.norm[0]}"
@@ -226,14 +247,14 @@ def fixture_masks():
     for stage in (3,) if quick else range(4):
         runs = []
         for s in splits:
-            test(f"fixture masked ranks={s[0]} micro={s[1]} accum={s[2]} stage={stage}",
+            test(f"fixture {fixture} masked ranks={s[0]} micro={s[1]} accum={s[2]} stage={stage}",
                  lambda s=s, stage=stage: runs.append(check(*s, stage)))
 
         def later_steps(runs=runs):
             for run in runs[1:]:
                 close(run.loss, runs[0].loss, 1e-5, "loss")
         if len(runs) > 1:
-            test(f"fixture masked, later steps of all splits, stage={stage}", later_steps)
+            test(f"fixture {fixture} masked, later steps of all splits, stage={stage}", later_steps)
 
 
 def all_masked():
@@ -255,11 +276,9 @@ def all_masked():
 def packed_documents():
     """Documents packed into one sample learn as samples of their own do."""
     docs = [b"the cat sat.", b"on a mat: 12", b"3 + 4 = 7..\n"]
-    model = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 256,
-             "n_positions": 36}
 
-    def check(bf16):
-        base = {"model": model, "train.steps": 5, "data.train": "docs", "data.shuffle": False,
+    def check(model, bf16):
+        base = {"model": {**MODELS[model], "vocab_size": 256, "n_positions": 36}, "train.steps": 5, "data.train": "docs", "data.shuffle": False,
                 "bf16.enabled": bf16}
         files = {f"docs/{i}": d for i, d in enumerate(docs)}
         single = Run(1, recipe(3, 1, 11, **base), files)  # 11 targets each
@@ -275,9 +294,10 @@ def packed_documents():
         assert marked.steps[0]["targets"] == 33, "a separator is no target of its own, or the last one is"
         plain = Run(1, recipe(1, 1, 36, **base), {"docs/all": b"".join(docs) + b"x"})
         assert abs(plain.loss[-1] - packed.loss[-1]) > 1e-3, "packing changed nothing"
-    test("packed documents are samples of their own, fp32", lambda: check(False))
-    if not quick:
-        test("packed documents are samples of their own, bf16", lambda: check(True))
+    for model in ("gpt2",) if quick else ("gpt2", "qwen3"):
+        for precision in ("fp32",) if quick else ("fp32", "bf16"):
+            test(f"packed documents are samples of their own, {model} {precision}",
+                 lambda: check(model, precision == "bf16"))
 
 
 def schedules():
@@ -414,12 +434,14 @@ def epochs():
         test("epochs and steps: the first of both ends", earlier)
 
 
-fixture_traces()
+for name in FIXTURES:
+    fixture_traces(name)
+    fixture_masks(name)
 epochs()
-fixture_masks()
 all_masked()
 packed_documents()
 stages_bit_for_bit()
+other_models_bit_for_bit()
 across_ranks()
 memory_as_predicted()
 communication_type()

@@ -170,6 +170,39 @@ TEST(weights_d09_buffers_are_ignored)
     bench_release(&b);
 }
 
+/* Old Llama files hold the frequencies of the rotary angles in every layer. */
+TEST(weights_llama_frequencies_are_ignored)
+{
+    static const float two[2] = {1, 0.01f}, three[3];
+    const struct zt_model_config cfg = {.type = ZT_MODEL_LLAMA,
+                                        .n_layer = 2,
+                                        .n_head = 4,
+                                        .n_kv_head = 2,
+                                        .n_embd = 16,
+                                        .n_inner = 24,
+                                        .vocab_size = 13,
+                                        .n_positions = 16,
+                                        .norm_eps = 1e-5f};
+    struct bench b;
+    struct zt_model *m;
+    bench_init(&b);
+    RETURN_IF_FAILED();
+    zt_st_close(&b.src);
+    CHECK_OK(zt_st_open("test/cases/fixture_llama/model.safetensors", &b.src, &b.err), b.err);
+    CHECK_OK(zt_model_build(&cfg, &b.arena, &m, &b.err), b.err);
+    put_all(&b, NULL);
+    CHECK_OK(try_open(&b, m), b.err);
+    put_all(&b, NULL);
+    st_put(&b.w, "model.layers.1.self_attn.rotary_emb.inv_freq", "F32", "[2]", two, sizeof two);
+    CHECK_OK(try_open(&b, m), b.err);
+    put_all(&b, NULL);
+    st_put(&b.w, "model.layers.1.self_attn.rotary_emb.inv_freq", "F32", "[3]", three, sizeof three);
+    CHECK_REFUSED(&b, try_open(&b, m), "inv_freq: the model has no such parameter");
+    put_all(&b, "model.layers.0.mlp.up_proj.weight");
+    CHECK_REFUSED(&b, try_open(&b, m), "layers.0.mlp.up_proj.weight is missing");
+    bench_release(&b);
+}
+
 TEST(weights_d09_transposed)
 {
     static const char name[] = "transformer.h.0.mlp.c_fc.weight";

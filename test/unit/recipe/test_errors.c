@@ -129,7 +129,9 @@ static const struct {
     {TINY BATCH "data: {seq_len: 1}\n", "r.yaml:4:1: duplicate key \"data\"; first at line 2",
      ZT_EINPUT},
     {"model: {model_type: bert}\ndata: {train: x}\n" BATCH,
-     "r.yaml:1:21: model.model_type: must be gpt2 or llama, not \"bert\"", ZT_EINPUT},
+     "r.yaml:1:21: model.model_type: must be gpt2, llama, mistral, qwen2 or "
+     "qwen3, not \"bert\"",
+     ZT_EINPUT},
     {"model: {n_embd: 65, n_head: 2}\ndata: {train: x}\n" BATCH,
      "r.yaml:1:29: model: n_embd 65 is not n_head 2 x head_dim 32", ZT_EINPUT},
     {"model: {n_embd: 64, n_head: 2, activation_function: relu}\ndata: {train: x}\n" BATCH,
@@ -138,10 +140,6 @@ static const struct {
      ZT_EUNSUPPORTED},
     {"model: {resid_pdrop: 0.1}\ndata: {train: x}\n" BATCH,
      "r.yaml:1:22: model.resid_pdrop: 0.1: dropout is not carried out yet; set it to 0",
-     ZT_EUNSUPPORTED},
-    {"model: {model_type: llama}\ndata: {train: x}\n" BATCH,
-     "r.yaml:1:21: model.model_type: llama can be planned, but training it is not carried out yet; "
-     "use gpt2",
      ZT_EUNSUPPORTED},
     {"model: {params: 7e9, n_layer: 2}\ndata: {train: x}\n" BATCH,
      "r.yaml:1:17: model.params: the model is described by its other keys; leave one of them out",

@@ -408,10 +408,9 @@ TEST(recipe_config_json)
 TEST(recipe_config_json_of_the_fixtures)
 {
     struct zt_recipe_opts o = {.path = "r.yaml",
-                               .text =
-                                   BATCH "model: {config: test/cases/fixture_llama/config.json}\n",
-                               .n_ranks = 4,
-                               .for_plan = true};
+                               .text = BATCH "model: {from: test/cases/fixture_llama}\n"
+                                             "data: {train: x.bin}\n",
+                               .n_ranks = 4};
     struct zt_recipe *r = load_opts(&o);
     CHECK_LOADED(r);
     CHECK_STR(r->model.model_type, "llama");
@@ -420,12 +419,11 @@ TEST(recipe_config_json_of_the_fixtures)
     CHECK_INT(r->model.n_inner, 24);
     CHECK_INT(r->model.n_positions, 16);
     CHECK(!r->model.tie_word_embeddings);
-    CHECK_NEAR(r->model.rope_theta, 10000, 0);
-    CHECK(has_note(r, "llama can be planned, but training it is not carried out yet"));
+    CHECK_NEAR(r->model.rope.theta, 10000, 0);
+    CHECK_INT(r->n_notes, 0);
     zt_recipe_free(r);
 
     o.text = BATCH "model: {from: test/cases/fixture_gpt2}\ndata: {train: x.bin}\n";
-    o.for_plan = false;
     r = load_opts(&o);
     CHECK_LOADED(r);
     CHECK_INT(r->model.n_embd, 4);
@@ -471,7 +469,9 @@ TEST(recipe_round_trip)
         "recipes/shakespeare-char.yaml",
         "recipes/gpt2-124m.yaml",
         "recipes/gpt2-1.5b.yaml",
-        "recipes/llama-7b-plan.yaml",
+        "recipes/llama-1b.yaml",
+        "recipes/llama-7b.yaml",
+        "recipes/qwen2.5-0.5b.yaml",
     };
     static const char *const set[] = {"train.sample_prompt=a \"b\" \\ # c\t\x7f",
                                       "data.train=['it''s', \"# x\", null]", "log.name=true"};
@@ -490,11 +490,13 @@ TEST(recipe_round_trip)
     zt_recipe_free(r);
 }
 
-/* The recipes that are not plans only also run, as far as the recipe goes. */
+/* The recipes run as they are, as far as the recipe goes. */
 TEST(recipe_shipped_recipes_load)
 {
-    static const char *const files[] = {"recipes/quickstart.yaml", "recipes/shakespeare-char.yaml",
-                                        "recipes/gpt2-124m.yaml"};
+    static const char *const files[] = {"recipes/quickstart.yaml",  "recipes/shakespeare-char.yaml",
+                                        "recipes/gpt2-124m.yaml",   "recipes/gpt2-1.5b.yaml",
+                                        "recipes/llama-1b.yaml",    "recipes/llama-7b.yaml",
+                                        "recipes/qwen2.5-0.5b.yaml"};
     for (size_t i = 0; i < ZT_ARRAY_LEN(files); i++) {
         const struct zt_recipe_opts o = {.path = files[i], .n_ranks = 2};
         struct zt_recipe *r = load_opts(&o);
