@@ -2,22 +2,26 @@
  * data.h: token files as samples.
  *
  * A dataset is a list of mapped files, each a run of tokens: text as bytes (vocabulary 256), llm.c
- * files (GPT-2 uint16, Llama 3 uint32), raw uint16. Sample i covers T + 1 = seq_len + 1 tokens,
- * inputs the first T and targets the last T of them:
+ * files (GPT-2 uint16, Llama 3 uint32), raw uint16, Megatron pairs. Sample i covers T + 1 = seq_len +
+ * 1 tokens, inputs the first T and targets the last T of them:
  *
  *   packing none        tokens [i * T, i * T + T] of its file; samples do not cross files, and a
  *                       file's last tokens that fill no sample are not seen
  *   packing documents   tokens [i * T, i * T + T] of all files one after the other. A document ends
- *                       with its separator token and with its file. Attention and positions restart
+ *                       with its separator token, where a Megatron index says so, and with its file.
+ *                       Attention and positions restart
  *                       with each document (a document cut by a sample's border starts anew in the
  *                       next), and its last token has no target
  *
  * A mask file holds a byte for each token of its token file: 0 where the token is no target, 1
  * where it is (anything else is an error when it is read).
  *
+ * With weights, each path is a source of its own that has its own samples and order, and sources
+ * take turns (data/blend.h).
+ *
  * Any position of the data order is a sample index through a keyed permutation of [0, n_samples),
  * a new one each epoch. Files may be larger than memory; nothing is read before it is needed
- * (opening touches the first 8 KiB of each). Contents are checked: an id that is not below
+ * (opening touches the first 8 KiB of each, and all of an index). Contents are checked: an id that is not below
  * vocab_size is an error with file and position, never looked up. Files must not be shortened while
  * they are open. All files of a dataset have one kind (data/token_file.h tells the kinds and how
  * they are recognised).
@@ -37,6 +41,7 @@ struct zt_dataset;
 
 struct zt_dataset_opts {
     struct zt_str_list paths; /* files, globs, directories (read recursively, in sorted order) */
+    const double *weights;    /* of each path; NULL: one set of samples */
     enum zt_data_format format;
     int64_t seq_len;
     int64_t vocab_size;
@@ -53,7 +58,7 @@ int zt_dataset_open(const struct zt_dataset_opts *opts, struct zt_dataset **out,
                     struct zt_err *err) ZT_MUST_CHECK;
 void zt_dataset_free(struct zt_dataset *d);
 
-/* Samples of an epoch; tokens and files inside the range. */
+/* Samples of an epoch (of all sources, with weights: there is no epoch of the whole); tokens and files inside the range. */
 int64_t zt_dataset_samples(const struct zt_dataset *d);
 int64_t zt_dataset_tokens(const struct zt_dataset *d);
 int zt_dataset_files(const struct zt_dataset *d);

@@ -1,11 +1,14 @@
 #include "data/data.h"
 
+#include <unistd.h>
+
 #include "base/size.h"
 #include "data/dataset_internal.h"
+#include "data/megatron.h"
 #include "data/paths.h"
 
-/* Below the kernel's usual limit of 65530 mappings of a process; a mask is a mapping too. */
-enum { MAX_MAPPED_FILES = 32000 };
+/* Below the kernel's usual limit of 65530 mappings of a process: a file has up to three. */
+enum { MAX_MAPPED_FILES = 20000 };
 
 static int check_opts(const struct zt_dataset_opts *o, struct zt_err *err)
 {
@@ -29,21 +32,40 @@ static int check_opts(const struct zt_dataset_opts *o, struct zt_err *err)
 }
 
 /* Whether a file found in a folder is data at all. */
-static bool is_data(const struct zt_data_path *p, const struct zt_mapped *m,
+static bool is_data(const struct zt_data_path *path, const struct zt_data_part *p,
                     enum zt_data_format format)
 {
     switch (format) {
     case ZT_DATA_LLMC:
     case ZT_DATA_RAW_U16:
-        return zt_is_bin_name(p->path);
+        return zt_is_bin_name(path->path);
+    case ZT_DATA_MEGATRON:
+        return p->index_name != NULL;
     case ZT_DATA_AUTO:
-        if (zt_is_llmc(m->data, m->bytes))
+        if (p->index_name || zt_is_llmc(p->map.data, p->map.bytes))
             return true;
         break;
     case ZT_DATA_TEXT:
         break;
     }
-    return !zt_is_binary(m->data, m->bytes) && !zt_is_bin_name(p->path);
+    return !zt_is_binary(p->map.data, p->map.bytes) && !zt_is_bin_name(path->path);
+}
+
+/* Map the index beside a .bin that is, or may be, one of Megatron's. */
+static int map_index(struct zt_dataset *d, const char *path, struct zt_data_part *p,
+                     struct zt_err *err)
+{
+    bool wanted = d->opts.format == ZT_DATA_MEGATRON;
+    bool possible = d->opts.format == ZT_DATA_AUTO && !zt_is_llmc(p->map.data, p->map.bytes);
+    if (!zt_is_bin_name(path) || !(wanted || possible))
+        return 0;
+    const char *name = zt_arena_printf(&d->arena, "%.*s.idx", (int)strlen(path) - 4, path);
+    if (!wanted && access(name, F_OK))
+        return 0;
+    int rc = zt_map_file(name, &p->index, err);
+    if (!rc && (wanted || zt_is_megatron_index(p->index.data, p->index.bytes)))
+        p->index_name = name;
+    return rc;
 }
 
 static int check_kind(struct zt_dataset *d, const struct zt_token_file *f, struct zt_err *err)
@@ -117,18 +139,37 @@ static int map_mask(const struct zt_dataset *d, const struct zt_data_paths *mask
     return rc;
 }
 
+static int parse(const struct zt_dataset *d, const char *path, struct zt_data_part *p,
+                 struct zt_err *err)
+{
+    struct zt_bytes bin = {path, p->map.data, p->map.bytes};
+    struct zt_bytes index = {p->index_name, p->index.data, p->index.bytes};
+    if (p->index_name)
+        return zt_megatron_parse(&index, &bin, &p->file, err);
+    return zt_token_file_parse(path, bin.data, bin.n, d->opts.format, &p->file, err);
+}
+
+static void unmap(struct zt_data_part *p)
+{
+    zt_unmap_file(&p->map);
+    zt_unmap_file(&p->index);
+    zt_unmap_file(&p->mask);
+}
+
 static int add_file(struct zt_dataset *d, const struct zt_data_path *path,
                     const struct zt_data_paths *masks, struct zt_err *err)
 {
     struct zt_data_part p = {0};
     int rc = zt_map_file(path->path, &p.map, err);
-    if (rc)
-        return rc;
-    if (path->in_folder && !is_data(path, &p.map, d->opts.format)) {
+    if (!rc)
+        rc = map_index(d, path->path, &p, err);
+    if (!rc && path->in_folder && !is_data(path, &p, d->opts.format)) {
         d->n_left_out++;
-        goto out;
+        unmap(&p);
+        return 0;
     }
-    rc = zt_token_file_parse(path->path, p.map.data, p.map.bytes, d->opts.format, &p.file, err);
+    if (!rc)
+        rc = parse(d, path->path, &p, err);
     if (!rc)
         rc = check_kind(d, &p.file, err);
     if (!rc)
@@ -136,9 +177,7 @@ static int add_file(struct zt_dataset *d, const struct zt_data_path *path,
     d->n_taken++;
     if (!rc)
         rc = take(d, &p, err);
-out:
-    zt_unmap_file(&p.map);
-    zt_unmap_file(&p.mask);
+    unmap(&p);
     return rc;
 }
 
@@ -190,6 +229,33 @@ static int add_files(struct zt_dataset *d, struct zt_err *err)
     return rc;
 }
 
+/* A source for each path, which must be of one kind. */
+static int open_sources(struct zt_dataset *d, struct zt_err *err)
+{
+    const struct zt_str_list *paths = &d->opts.paths;
+    int rc = zt_blend_init(&d->blend, d->opts.weights, paths->n, err);
+    if (rc)
+        return rc;
+    d->sources = zt_xcalloc((size_t)paths->n, sizeof(struct zt_dataset *));
+    for (int i = 0; !rc && i < paths->n; i++) {
+        struct zt_dataset_opts o = d->opts;
+        o.weights = NULL;
+        o.paths = (struct zt_str_list){1, &paths->items[i]};
+        o.seed += (uint64_t)i; /* equally many samples are not in the same order */
+        rc = zt_dataset_open(&o, &d->sources[i], err);
+        if (rc)
+            break;
+        const struct zt_dataset *source = d->sources[i];
+        struct zt_token_file first = {.name = source->first_name, .kind = source->kind};
+        rc = check_kind(d, &first, err);
+        d->n_files += source->n_files;
+        if (!rc && (!zt_add_i64(d->n_samples, source->n_samples, &d->n_samples) ||
+                    !zt_add_i64(d->n_tokens, source->n_tokens, &d->n_tokens)))
+            rc = zt_err_set(err, ZT_EINPUT, "%s: more than 2^63 tokens in all", paths->items[i]);
+    }
+    return rc;
+}
+
 int zt_dataset_open(const struct zt_dataset_opts *opts, struct zt_dataset **out, struct zt_err *err)
 {
     int rc = check_opts(opts, err);
@@ -197,8 +263,9 @@ int zt_dataset_open(const struct zt_dataset_opts *opts, struct zt_dataset **out,
         return rc;
     struct zt_dataset *d = zt_xcalloc(1, sizeof *d);
     d->opts = *opts;
-    rc = add_files(d, err);
+    rc = opts->weights ? open_sources(d, err) : add_files(d, err);
     d->opts.paths = d->opts.masks = (struct zt_str_list){0}; /* the caller's */
+    d->opts.weights = NULL;
     if (rc) {
         zt_dataset_free(d);
         d = NULL;
@@ -211,10 +278,12 @@ void zt_dataset_free(struct zt_dataset *d)
 {
     if (!d)
         return;
-    for (size_t i = 0; i < d->n_parts; i++) {
-        zt_unmap_file(&d->parts[i].map);
-        zt_unmap_file(&d->parts[i].mask);
-    }
+    for (int i = 0; d->sources && i < d->blend.n_sources; i++)
+        zt_dataset_free(d->sources[i]);
+    free(d->sources);
+    zt_blend_release(&d->blend);
+    for (size_t i = 0; i < d->n_parts; i++)
+        unmap(&d->parts[i]);
     free(d->parts);
     zt_arena_release(&d->arena);
     free(d);
@@ -240,8 +309,22 @@ bool zt_dataset_is_text(const struct zt_dataset *d)
     return d->kind == ZT_TOKENS_TEXT;
 }
 
+static void describe_sources(const struct zt_dataset *d, struct zt_str *out)
+{
+    zt_str_printf(out, "%d sources in turns", d->blend.n_sources);
+    for (int i = 0; i < d->blend.n_sources; i++) {
+        zt_str_printf(out, "; %.4g %% of the samples from ",
+                      100.0 * d->blend.counts[i] / d->blend.period);
+        zt_dataset_describe(d->sources[i], out);
+    }
+}
+
 void zt_dataset_describe(const struct zt_dataset *d, struct zt_str *out)
 {
+    if (d->sources) {
+        describe_sources(d, out);
+        return;
+    }
     zt_str_printf(out, "%d file%s, %lld tokens (%s), %lld sample%s of %lld", d->n_files,
                   d->n_files == 1 ? "" : "s", (long long)d->n_tokens, zt_token_kind_name(d->kind),
                   (long long)d->n_samples, d->n_samples == 1 ? "" : "s",
@@ -250,7 +333,7 @@ void zt_dataset_describe(const struct zt_dataset *d, struct zt_str *out)
         zt_str_puts(out, ", packed: documents end with ");
         if (d->opts.separator >= 0)
             zt_str_printf(out, "token %lld and with ", (long long)d->opts.separator);
-        zt_str_puts(out, "their file");
+        zt_str_puts(out, d->kind == ZT_TOKENS_MEGATRON ? "their index" : "their file");
     }
     if (d->n_parts && d->parts[0].mask_name)
         zt_str_puts(out, ", targets masked");

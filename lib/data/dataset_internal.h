@@ -6,20 +6,25 @@
 
 #include "base/arena.h"
 #include "base/io.h"
+#include "data/blend.h"
 #include "data/data.h"
 #include "data/token_file.h"
 
 /* The part of a file that lies in the range. */
 struct zt_data_part {
-    struct zt_mapped map, mask; /* mask: empty if there is none */
+    struct zt_mapped map;
+    struct zt_mapped index, mask; /* empty if there is none */
     struct zt_token_file file;
-    const char *mask_name;
-    int64_t begin, n; /* tokens of the file */
-    int64_t first;    /* of these, in the set: its first sample; packed: its first token */
+    const char *index_name, *mask_name; /* NULL: none */
+    int64_t begin, n;                   /* tokens of the file */
+    int64_t first; /* of these, in the set: its first sample; packed: its first token */
 };
 
+/* Parts, or sources that take turns. */
 struct zt_dataset {
     struct zt_dataset_opts opts;
+    struct zt_dataset **sources; /* (blend.n_sources) heap; NULL: parts */
+    struct zt_blend blend;
     struct zt_arena arena;
     struct zt_data_part *parts; /* heap; by `first` */
     size_t n_parts, parts_cap;

@@ -19,6 +19,20 @@ static void add(struct finder *f, const char *path, bool in_folder)
     f->out->items[f->out->n++] = (struct zt_data_path){zt_arena_strdup(f->arena, path), in_folder};
 }
 
+/*
+ * NAME.bin for NAME.idx, or for a NAME without either ending, if there is one; in the arena. NULL:
+ * the path stands for itself.
+ */
+static const char *bin_of(struct finder *f, const char *path, bool has_ending)
+{
+    struct stat st;
+    size_t n = strlen(path);
+    if (has_ending && (n < 4 || strcmp(path + n - 4, ".idx") != 0))
+        return NULL;
+    const char *bin = zt_arena_printf(f->arena, "%.*s.bin", (int)(has_ending ? n - 4 : n), path);
+    return stat(bin, &st) == 0 && S_ISREG(st.st_mode) ? bin : NULL;
+}
+
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -37,9 +51,11 @@ static int add_entry(struct finder *f, const char *path, const char *name, int d
     struct stat st, link;
     if (stat(path, &st) || lstat(path, &link))
         return errno == ENOENT ? 0 : zt_err_errno(f->err, ZT_EINPUT, "%s", path);
-    if (S_ISREG(st.st_mode))
-        add(f, path, true);
-    else if (S_ISDIR(link.st_mode) && strcmp(name, "build") != 0)
+    if (S_ISREG(st.st_mode)) {
+        if (!bin_of(f, path, true)) /* else it is found as well */
+            add(f, path, true);
+    }
+    if (S_ISDIR(link.st_mode) && strcmp(name, "build") != 0)
         return add_folder(f, path, depth + 1);
     return 0;
 }
@@ -69,13 +85,20 @@ static int add_folder(struct finder *f, const char *dir, int depth)
 static int add_named(struct finder *f, const char *path)
 {
     struct stat st;
-    if (stat(path, &st))
-        return zt_err_errno(f->err, ZT_EINPUT, "%s", path);
+    if (stat(path, &st)) {
+        int missing = errno;
+        const char *bin = bin_of(f, path, false);
+        if (bin)
+            add(f, bin, false);
+        errno = missing;
+        return bin ? 0 : zt_err_errno(f->err, ZT_EINPUT, "%s", path);
+    }
     if (S_ISDIR(st.st_mode))
         return add_folder(f, path, 0);
     if (!S_ISREG(st.st_mode))
         return zt_err_set(f->err, ZT_EINPUT, "%s: neither a regular file nor a folder", path);
-    add(f, path, false);
+    const char *bin = bin_of(f, path, true);
+    add(f, bin ? bin : path, false);
     return 0;
 }
 
@@ -96,8 +119,12 @@ static int add_pattern(struct finder *f, const char *pattern)
                           rc == GLOB_NOSPACE ? "out of memory" : "read error");
     qsort(g.gl_pathv, g.gl_pathc, sizeof g.gl_pathv[0], by_bytes);
     rc = 0;
-    for (size_t i = 0; !rc && i < g.gl_pathc; i++)
+    for (size_t i = 0; !rc && i < g.gl_pathc; i++) {
+        const char *bin = bin_of(f, g.gl_pathv[i], true);
+        if (bin && bsearch(&bin, g.gl_pathv, g.gl_pathc, sizeof g.gl_pathv[0], by_bytes))
+            continue; /* it is matched as well */
         rc = add_named(f, g.gl_pathv[i]);
+    }
     globfree(&g);
     return rc;
 }

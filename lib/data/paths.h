@@ -2,7 +2,8 @@
  * paths.h: the files that data.train or data.val name.
  *
  * An entry is a file, a folder, or (when no such file exists) a pattern for glob(3); a leading "~"
- * is the home folder. Folders are read recursively; hidden entries, folders called "build" and
+ * is the home folder. Of Megatron's pairs NAME.bin and NAME.idx the first stands for both, however
+ * they are named: as either, as NAME, or by a folder or pattern that holds one or both. Folders are read recursively; hidden entries, folders called "build" and
  * links to folders are left out. Order: as given; inside a folder or pattern by byte order of the
  * names.
  */

@@ -2,6 +2,7 @@
 
 #include "base/rng.h"
 #include "data/dataset_internal.h"
+#include "data/megatron.h"
 #include "dev/dev.h"
 
 /* What is known of a token of a row besides its id. */
@@ -74,6 +75,9 @@ static int read_run(const struct zt_dataset *d, const struct zt_data_part *p, in
         return rc;
     if (at == p->begin)
         *flags_of(row, t) |= BEGINS;
+    if (p->file.n_docs)
+        for (int64_t doc = at; (doc = zt_megatron_next_document(&p->file, doc)) < at + n;)
+            *flags_of(row, t + doc - at) |= BEGINS;
     for (int64_t i = t; i < t + n - 1; i++)
         if (token_of(row, i) == o->separator)
             *flags_of(row, i + 1) |= BEGINS;
@@ -98,6 +102,11 @@ int zt_dataset_get(const struct zt_dataset *d, int64_t pos, const struct zt_samp
                    struct zt_err *err)
 {
     ZT_ASSERT_CMP(pos, >=, 0);
+    if (d->sources) {
+        int source;
+        zt_blend_at(&d->blend, pos, &source, &pos);
+        return zt_dataset_get(d->sources[source], pos, out, err);
+    }
     struct row row = {.out = out, .n = d->opts.seq_len};
     int64_t i = pos % d->n_samples;
     if (d->opts.shuffle)

@@ -51,10 +51,9 @@ bool zt_is_bin_name(const char *name)
 const char *zt_token_kind_name(enum zt_token_kind k)
 {
     static const char *const names[] = {
-        [ZT_TOKENS_TEXT] = "text as bytes",
-        [ZT_TOKENS_GPT2] = "llm.c GPT-2 tokens",
-        [ZT_TOKENS_LLAMA3] = "llm.c Llama 3 tokens",
-        [ZT_TOKENS_RAW_U16] = "raw uint16 tokens",
+        [ZT_TOKENS_TEXT] = "text as bytes",          [ZT_TOKENS_GPT2] = "llm.c GPT-2 tokens",
+        [ZT_TOKENS_LLAMA3] = "llm.c Llama 3 tokens", [ZT_TOKENS_RAW_U16] = "raw uint16 tokens",
+        [ZT_TOKENS_MEGATRON] = "Megatron tokens",
     };
     return names[k];
 }
@@ -120,7 +119,7 @@ static void parse_text(const unsigned char *bytes, size_t n, struct zt_token_fil
 static int parse_auto(const unsigned char *bytes, size_t n, struct zt_token_file *f,
                       struct zt_err *err)
 {
-    static const char advice[] = "say what it is: data.format: raw_u16, llm.c or text";
+    static const char advice[] = "say what it is: data.format: raw_u16, llm.c, megatron or text";
     if (zt_is_llmc(bytes, n))
         return parse_llmc(bytes, n, f, err);
     if (zt_is_bin_name(f->name))
@@ -145,6 +144,11 @@ int zt_token_file_parse(const char *name, const void *bytes, size_t n, enum zt_d
         return parse_llmc(bytes, n, f, err);
     case ZT_DATA_RAW_U16:
         return parse_raw_u16(bytes, n, f, err);
+    case ZT_DATA_MEGATRON:
+        return zt_err_set(err, ZT_EINPUT,
+                          "%s: Megatron's tokens are a pair of files, NAME.bin and NAME.idx; name "
+                          "either, or NAME",
+                          name);
     case ZT_DATA_TEXT:
         break;
     }

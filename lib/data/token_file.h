@@ -6,6 +6,7 @@
  *           magic 20240520, version 1: uint16 (GPT-2); magic 20240801, version 7: uint32 (Llama 3)
  *           (karpathy/llm.c, dev/data/data_common.py, llmc/dataloader.h)
  *   raw     uint16, little-endian, no header (nanoGPT's train.bin)
+ *   Megatron-LM's pairs NAME.bin and NAME.idx: data/megatron.h
  *
  * With format `auto`, llm.c is known by its magic, and the rest must look like text: a name in .bin
  * or a NUL byte in the first 8 KiB is refused, with a word on data.format. So no header is ever
@@ -22,6 +23,7 @@ enum zt_token_kind {
     ZT_TOKENS_GPT2,
     ZT_TOKENS_LLAMA3,
     ZT_TOKENS_RAW_U16,
+    ZT_TOKENS_MEGATRON,
 };
 
 struct zt_token_file {
@@ -30,9 +32,14 @@ struct zt_token_file {
     enum zt_token_kind kind;
     int token_bytes;
     int64_t n_tokens;
+    int64_t n_docs;                        /* that an index tells of; 0: there is none */
+    const unsigned char *pointers, *marks; /* of a Megatron index */
 };
 
-/* Check header and size; token ids are checked when they are read. Touches the first 8 KiB only. */
+/*
+ * Check header and size; token ids are checked when they are read. Touches the first 8 KiB only.
+ * A format with an index is ZT_EINPUT.
+ */
 int zt_token_file_parse(const char *name, const void *bytes, size_t n, enum zt_data_format format,
                         struct zt_token_file *f, struct zt_err *err) ZT_MUST_CHECK;
 

@@ -23,7 +23,8 @@ static void wrong(const struct value *v, const char *must)
     static const char *const kinds[] = {"", "a list", "a mapping"};
     struct zt_diags *errors = &v->ld->errors;
     enum zt_key_type t = v->key->type;
-    bool list_is_fine = t == ZT_KEY_PAIR || t == ZT_KEY_RANGE || t == ZT_KEY_PATHS;
+    bool list_is_fine =
+        t == ZT_KEY_PAIR || t == ZT_KEY_RANGE || t == ZT_KEY_PATHS || t == ZT_KEY_SOURCES;
     if (v->node->kind == ZT_NODE_SCALAR)
         zt_diag_add(errors, ZT_DIAG_WRONG, v->at, "%s: must be %s, not \"%s\"", v->path, must,
                     v->node->text);
@@ -183,6 +184,52 @@ static bool put_paths(const struct value *v)
     return true;
 }
 
+/* {path: P, weight: W} and nothing else. */
+static bool parse_source(const struct zt_node *n, const struct zt_node **path, double *weight)
+{
+    const struct zt_node *w = NULL;
+    *path = NULL;
+    for (const struct zt_node *c = n->kind == ZT_NODE_MAP ? n->children : NULL; c; c = c->next) {
+        if (strcmp(c->key, "path") == 0)
+            *path = c;
+        else if (strcmp(c->key, "weight") == 0)
+            w = c;
+        else
+            return false;
+    }
+    return *path && (*path)->kind == ZT_NODE_SCALAR && (*path)->text[0] && w &&
+           w->kind == ZT_NODE_SCALAR && zt_parse_f64(w->text, weight) && *weight > 0;
+}
+
+static bool put_sources(const struct value *v)
+{
+    struct zt_str_list *to = dest_of(v);
+    bool weighted = false;
+    int n = 0;
+    v->ld->settings->r.data.train_weights = NULL;
+    if (v->node->kind == ZT_NODE_LIST)
+        for (const struct zt_node *c = v->node->children; c; c = c->next, n++)
+            weighted |= c->kind == ZT_NODE_MAP;
+    if (!weighted)
+        return put_paths(v);
+    double *weights = zt_arena_alloc(v->ld->arena, (size_t)n, sizeof *weights);
+    const struct zt_node *c = v->node->children, *path;
+    const char **items = zt_arena_alloc(v->ld->arena, (size_t)n, sizeof *items);
+    for (int i = 0; i < n; i++, c = c->next) {
+        if (!parse_source(c, &path, &weights[i])) {
+            zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, c->at,
+                        "%s: each must be {path: PATH, weight: NUMBER above 0}, or all of them "
+                        "paths alone",
+                        v->path);
+            return false;
+        }
+        items[i] = zt_node_path(path, v->ld->arena);
+    }
+    *to = (struct zt_str_list){n, items};
+    v->ld->settings->r.data.train_weights = weights;
+    return true;
+}
+
 /* The two elements of a list, or NULL. */
 static const struct zt_node *two_elements(const struct zt_node *n)
 {
@@ -241,6 +288,8 @@ static bool put(const struct value *v)
         return put_str(v);
     case ZT_KEY_PATHS:
         return put_paths(v);
+    case ZT_KEY_SOURCES:
+        return put_sources(v);
     case ZT_KEY_RANGE:
         return put_range(v);
     case ZT_KEY_PAIR:

@@ -512,14 +512,15 @@ const struct zt_key zt_keys[] = {
 
     /* data */
     SECTION("data", "What is learnt from."),
-    KEY("data.train", PATHS, r.data.train, NULL,
-        "Files, glob patterns, folders (read whole): one, or a list."),
+    KEY("data.train", SOURCES, r.data.train, NULL,
+        "Files, glob patterns, folders (read whole): one, or a list; or a list of {path: P, weight: "
+        "W}, each of which gives its share of the samples."),
     KEY("data.val", PATHS, r.data.val, NULL,
             "The same to validate; data.train if val_range is given."),
     KEY("data.format", ENUM, r.data.format, "auto",
-        "text (bytes are tokens), llm.c, raw_u16, or auto: by what the file starts with and is "
-        "called.",
-        .ok = "auto|text|llm.c|raw_u16"),
+        "text (bytes are tokens), llm.c, raw_u16, megatron, or auto: by what the file starts with "
+        "and is called.",
+        .ok = "auto|text|llm.c|raw_u16|megatron"),
     INT("data.seq_len", r.data.seq_len, NULL, 1, 1 << 28,
         "Tokens of a sequence; n_positions, at most 1024, if not given."),
     KEY("data.train_range", RANGE, r.data.range_train, NULL,

@@ -17,13 +17,14 @@ enum zt_key_type {
     ZT_KEY_INT,  /* int64_t */
     ZT_KEY_SIZE, /* int64_t; a fraction is cut off, with a note: tools compute such sizes */
     ZT_KEY_FLOAT,
-    ZT_KEY_ENUM,  /* int: index in `ok`, then in `known` */
-    ZT_KEY_WORD,  /* const char *: one of `ok`, or of `known` */
-    ZT_KEY_STR,   /* const char * */
-    ZT_KEY_PATH,  /* const char *; relative to the folder of the file that holds it */
-    ZT_KEY_PATHS, /* struct zt_str_list; one or a list */
-    ZT_KEY_RANGE, /* int64_t[2]: [begin, end), -1 open */
-    ZT_KEY_PAIR,  /* double[2] */
+    ZT_KEY_ENUM,    /* int: index in `ok`, then in `known` */
+    ZT_KEY_WORD,    /* const char *: one of `ok`, or of `known` */
+    ZT_KEY_STR,     /* const char * */
+    ZT_KEY_PATH,    /* const char *; relative to the folder of the file that holds it */
+    ZT_KEY_PATHS,   /* struct zt_str_list; one or a list */
+    ZT_KEY_SOURCES, /* PATHS, or a list of {path, weight}; only data.train: and its weights */
+    ZT_KEY_RANGE,   /* int64_t[2]: [begin, end), -1 open */
+    ZT_KEY_PAIR,    /* double[2] */
 };
 
 enum zt_key_status { ZT_KEY_CARRIED, ZT_KEY_HARMLESS, ZT_KEY_REFUSED };

@@ -191,8 +191,9 @@ static struct zt_node *set_value(struct zt_load *ld, const struct zt_source *src
 {
     int i = zt_key_find(zt_key_canonical(path));
     enum zt_key_type type = i < 0 ? ZT_KEY_ANY : zt_keys[i].type;
-    bool is_text = type == ZT_KEY_STR || type == ZT_KEY_PATH || type == ZT_KEY_PATHS;
-    bool is_yaml = !text[0] || strchr("'\"", text[0]) || (type == ZT_KEY_PATHS && text[0] == '[');
+    bool is_paths = type == ZT_KEY_PATHS || type == ZT_KEY_SOURCES;
+    bool is_text = type == ZT_KEY_STR || type == ZT_KEY_PATH || is_paths;
+    bool is_yaml = !text[0] || strchr("'\"", text[0]) || (is_paths && text[0] == '[');
     if (!is_text || is_yaml)
         return zt_tree_parse(src, text, strlen(text), ld->arena, &ld->errors);
     const char *quoted = zt_yaml_string(ld->arena, text); /* the parser checks that it is UTF-8 */

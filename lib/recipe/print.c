@@ -20,12 +20,17 @@ static const char *absolute(struct zt_arena *a, const char *cwd, const char *pat
     return path[0] == '/' || !cwd ? path : zt_arena_printf(a, "%s/%s", cwd, path);
 }
 
-static const char *paths_text(struct zt_arena *a, const char *cwd, const struct zt_str_list *l)
+/* `weights` NULL: paths alone. */
+static const char *paths_text(struct zt_arena *a, const char *cwd, const struct zt_str_list *l,
+                              const double *weights)
 {
     const char *out = "[";
-    for (int i = 0; i < l->n; i++)
-        out = zt_arena_printf(a, "%s%s%s", out, i ? ", " : "",
-                              zt_yaml_string(a, absolute(a, cwd, l->items[i])));
+    for (int i = 0; i < l->n; i++) {
+        const char *item = zt_yaml_string(a, absolute(a, cwd, l->items[i]));
+        if (weights)
+            item = zt_arena_printf(a, "{path: %s, weight: %s}", item, f64_text(a, weights[i]));
+        out = zt_arena_printf(a, "%s%s%s", out, i ? ", " : "", item);
+    }
     return zt_arena_printf(a, "%s]", out);
 }
 
@@ -58,7 +63,9 @@ static const char *value_text(struct zt_load *ld, const struct zt_key *k, const 
     case ZT_KEY_PATH:
         return zt_yaml_string(a, absolute(a, cwd, *str));
     case ZT_KEY_PATHS:
-        return paths_text(a, cwd, (const void *)from);
+        return paths_text(a, cwd, (const void *)from, NULL);
+    case ZT_KEY_SOURCES:
+        return paths_text(a, cwd, (const void *)from, ld->settings->r.data.train_weights);
     case ZT_KEY_RANGE:
         return zt_arena_printf(a, "[%" PRId64 ", %" PRId64 "]", i64[0], i64[1]);
     case ZT_KEY_PAIR:

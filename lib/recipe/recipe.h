@@ -28,7 +28,7 @@
 
 enum zt_precision { ZT_PREC_FP32, ZT_PREC_BF16, ZT_PREC_FP16 };
 enum zt_offload_device { ZT_OFFLOAD_TO_NONE, ZT_OFFLOAD_TO_CPU, ZT_OFFLOAD_TO_NVME };
-enum zt_data_format { ZT_DATA_AUTO, ZT_DATA_TEXT, ZT_DATA_LLMC, ZT_DATA_RAW_U16 };
+enum zt_data_format { ZT_DATA_AUTO, ZT_DATA_TEXT, ZT_DATA_LLMC, ZT_DATA_RAW_U16, ZT_DATA_MEGATRON };
 enum zt_packing { ZT_PACK_NONE, ZT_PACK_DOCUMENTS };
 
 struct zt_str_list {
@@ -78,7 +78,8 @@ struct zt_recipe_zero {
 };
 
 struct zt_recipe_data {
-    struct zt_str_list train, val;           /* files, globs, directories; as given */
+    struct zt_str_list train, val; /* files, globs, directories; as given */
+    const double *train_weights;   /* of each of `train`, above 0; NULL: one set of samples */
     struct zt_str_list train_mask, val_mask; /* one for each token file; n 0: every token counts */
     enum zt_data_format format;
     enum zt_packing packing;

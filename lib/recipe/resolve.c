@@ -207,6 +207,29 @@ static void check_documents(struct zt_load *ld)
                     d->document_separator, r->model.vocab_size);
 }
 
+/* Sources with weights have no order of all tokens, and no epoch of the whole. */
+static void check_weights(struct zt_load *ld)
+{
+    const struct zt_recipe *r = &ld->settings->r;
+    const struct zt_recipe_data *d = &r->data;
+    const struct {
+        const char *path;
+        bool used;
+    } keys[] = {
+        {"data.train_range", d->range_train[0] >= 0 || d->range_train[1] >= 0},
+        {"data.val_range", zt_load_given(ld, "data.val_range") && !zt_load_given(ld, "data.val")},
+        {"data.val_fraction", d->val_fraction > 0},
+        {"data.train_mask", d->train_mask.n > 0},
+        {"train.epochs", r->train.epochs > 0},
+    };
+    for (size_t i = 0; d->train_weights && i < ZT_ARRAY_LEN(keys); i++) {
+        if (keys[i].used)
+            zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, keys[i].path),
+                        "%s: data.train has weights, which go with data.val and train.steps only",
+                        keys[i].path);
+    }
+}
+
 static void check_masks(struct zt_load *ld)
 {
     const struct zt_recipe_data *d = &ld->settings->r.data;
@@ -229,6 +252,7 @@ static void resolve_data(struct zt_load *ld)
     resolve_validation(ld);
     check_documents(ld);
     check_masks(ld);
+    check_weights(ld);
     int64_t longest = r->model.n_positions;
     if (!zt_load_given(ld, "data.seq_len")) {
         d->seq_len = longest > 0 ? ZT_MIN(longest, 1024) : 1024;

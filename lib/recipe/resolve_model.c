@@ -120,7 +120,7 @@ static bool trains_on_text(const struct zt_load *ld)
         return d->format == ZT_DATA_TEXT;
     for (int i = 0; i < d->train.n; i++) {
         const char *dot = strrchr(d->train.items[i], '.');
-        if (!dot || strcmp(dot, ".bin") != 0)
+        if (!dot || (strcmp(dot, ".bin") != 0 && strcmp(dot, ".idx") != 0))
             return true;
     }
     return false;

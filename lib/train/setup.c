@@ -126,6 +126,7 @@ static const char *origin(const struct zt_recipe *r, const char *key)
 struct set {
     const char *key;
     const struct zt_str_list *paths, *masks;
+    const double *weights;
     int64_t range[2];
     bool shuffle;
 };
@@ -135,6 +136,7 @@ static int open_dataset(const struct zt_recipe *r, const struct set *set, struct
 {
     struct zt_dataset_opts opts = {
         .paths = *set->paths,
+        .weights = set->weights,
         .format = r->data.format,
         .seq_len = r->data.seq_len,
         .vocab_size = r->model.vocab_size,
@@ -176,12 +178,14 @@ int zt_run_data_open(const struct zt_recipe *r, struct zt_run_data *d, struct zt
     struct set train = {"data.train",
                         &rd->train,
                         &rd->train_mask,
+                        rd->train_weights,
                         {rd->range_train[0], rd->range_train[1]},
                         rd->shuffle};
     /* A limited evaluation takes the same shuffled part of the set every time. */
     struct set val = {"data.val",
                       &rd->val,
                       &rd->val_mask,
+                      NULL,
                       {rd->range_val[0], rd->range_val[1]},
                       r->train.eval_batches > 0};
     bool held_out = !rd->val.n && rd->val_fraction > 0;

@@ -166,12 +166,33 @@ static const struct {
     {"model: {n_layer: 1}\ndata: {train: x, val: y, val_fraction: 0.1}\n" BATCH,
      "r.yaml:2:40: data.val_fraction: the validation data is already given by data.val", ZT_EINPUT},
     {"model: {n_layer: 1}\ndata: {train: x, format: csv}\n" BATCH,
-     "r.yaml:2:26: data.format: must be auto, text, llm.c or raw_u16, not \"csv\"", ZT_EINPUT},
+     "r.yaml:2:26: data.format: must be auto, text, llm.c, raw_u16 or megatron, not \"csv\"",
+     ZT_EINPUT},
     {"model: {n_layer: 1}\ndata: {train: x, packing: documents, document_separator: 256}\n" BATCH,
      "r.yaml:2:58: data.document_separator: 256 is no token: model.vocab_size is 256", ZT_EINPUT},
     {"model: {n_layer: 1}\ndata: {train: x, val_mask: y}\n" BATCH,
      "r.yaml:2:28: data.val_mask: there is no data.val; what is held out of data.train has "
      "data.train_mask",
+     ZT_EINPUT},
+    {"model: {n_layer: 1}\ndata: {train: [a, {path: b, weight: 1}]}\n" BATCH,
+     "r.yaml:2:16: data.train: each must be {path: PATH, weight: NUMBER above 0}, or all of them "
+     "paths alone",
+     ZT_EINPUT},
+    {"model: {n_layer: 1}\ndata: {train: [{path: b, weight: 0}]}\n" BATCH,
+     "r.yaml:2:16: data.train: each must be {path: PATH, weight: NUMBER above 0}, or all of them "
+     "paths alone",
+     ZT_EINPUT},
+    {"model: {n_layer: 1}\ndata: {train: [{path: b, weight: 1, mask: m}]}\n" BATCH,
+     "r.yaml:2:16: data.train: each must be {path: PATH, weight: NUMBER above 0}, or all of them "
+     "paths alone",
+     ZT_EINPUT},
+    {"model: {n_layer: 1}\ndata: {train: [{path: b, weight: 1}], val_fraction: 0.1}\n" BATCH,
+     "r.yaml:2:53: data.val_fraction: data.train has weights, which go with data.val and "
+     "train.steps only",
+     ZT_EINPUT},
+    {"model: {n_layer: 1}\ndata: {train: [{path: b, weight: 1}]}\ntrain: {epochs: 2}\n" BATCH,
+     "r.yaml:3:17: train.epochs: data.train has weights, which go with data.val and train.steps "
+     "only",
      ZT_EINPUT},
     {TINY BATCH "train: {eval_every: 5}\n",
      "r.yaml:4:21: train.eval_every: there is no validation data; give data.val, data.val_range or "

@@ -296,6 +296,41 @@ TEST(recipe_packing_and_masks)
     zt_recipe_free(r);
 }
 
+TEST(recipe_weighted_files)
+{
+    struct zt_recipe *r = load_text(BATCH "model: {n_layer: 1}\n"
+                                          "data: {train: [{path: a.idx, weight: 0.3}, "
+                                          "{weight: 7e-1, path: /b.bin}], val: c.bin, "
+                                          "val_range: [0, 100]}\n",
+                                    1);
+    CHECK_LOADED(r);
+    CHECK_INT(r->data.train.n, 2);
+    CHECK_STR(r->data.train.items[1], "/b.bin");
+    CHECK_NEAR(r->data.train_weights[0], 0.3, 0);
+    CHECK_NEAR(r->data.train_weights[1], 0.7, 0);
+    CHECK_INT(r->model.vocab_size, 50257);
+    struct zt_str printed = {0};
+    zt_recipe_print(r, &printed);
+    CHECK(strstr(zt_str_get(&printed), "a.idx, weight: 0.3}, {path: /b.bin, weight: 0.7}]"));
+    zt_recipe_free(r);
+    r = load_text(zt_str_get(&printed), 1);
+    zt_str_release(&printed);
+    CHECK_LOADED(r);
+    CHECK_NEAR(r->data.train_weights[1], 0.7, 0);
+    zt_recipe_free(r);
+
+    r = load_set(TINY BATCH, "data.train=[{path: a, weight: 1}]");
+    CHECK_LOADED(r);
+    CHECK_INT(r->data.train.n, 1);
+    CHECK(r->data.train_weights != NULL);
+    zt_recipe_free(r);
+    r = load_set(BATCH "model: {n_layer: 1}\ndata: {train: [{path: a, weight: 1}]}\n",
+                 "data.train=b");
+    CHECK_LOADED(r);
+    CHECK(!r->data.train_weights);
+    zt_recipe_free(r);
+}
+
 /* Steps follow from the data; whoever counted it loads once more. */
 TEST(recipe_epochs)
 {
