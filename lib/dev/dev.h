@@ -172,9 +172,9 @@ enum { ZT_IGNORE_TARGET = -100 };
 /*
  * Softmax cross-entropy of a chunk of rows. Target ZT_IGNORE_TARGET is ignored (loss 0, gradient
  * 0); any other outside [0, vocab) fails the stream. losses[i] = log-sum-exp(logits[i]) -
- * logits[i][target]. With write_grad the logits become (softmax - onehot) * count->inv_tokens *
- * sb->loss_scale in place; columns vocab..ld-1 are set to 0. *loss_sum += sum of losses in row
- * order (overwritten when `first`).
+ * logits[i][target]. With write_grad the gradient (softmax - onehot) * count->inv_tokens *
+ * sb->loss_scale is written; its columns vocab..ld-1 are 0. *loss_sum += sum of losses in row order
+ * (overwritten when `first`).
  */
 struct zt_cross_entropy {
     int64_t rows, vocab, ld;
@@ -185,6 +185,12 @@ struct zt_cross_entropy {
     float *losses;        /* (rows) scratch or result */
     double *loss_sum;
     bool first, write_grad;
+    /*
+     * (rows, ld), rows ld_grad apart. May begin where the logits do if its rows are as many bytes apart
+     * and its elements no wider. ptr NULL: in place of the logits.
+     */
+    struct zt_ref grad;
+    int64_t ld_grad;
 };
 
 /* tokens (+)= number of targets that are not ZT_IGNORE_TARGET. */

@@ -42,6 +42,11 @@ void zt_mm_layout(const struct zt_matmul *s, struct zt_mm_layout *out)
     out->c_bytes = c16 ? block_bytes(s->m, s->n) : 0;
 }
 
+int64_t zt_mm_sum_rows(const struct zt_matmul *s)
+{
+    return slices_of_block(s->m, s->n);
+}
+
 size_t zt_ws_matmul(enum zt_dev_kind kind, const struct zt_matmul *shape, int n_threads)
 {
     (void)n_threads;

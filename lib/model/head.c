@@ -54,12 +54,13 @@ void zt_embed_backward(struct zt_run *r)
 
 struct head {
     int64_t rows, cols, vocab;
-    int64_t chunk; /* rows whose logits exist at once */
-    struct zt_linear linear;
-    int norm_bias;            /* position in the segment's parameters; -1: RMSNorm */
-    struct zt_ref x;          /* (rows, C) */
-    struct zt_ref y;          /* (chunk, C): final norm's output */
-    struct zt_ref logits;     /* (chunk, vocab padded) */
+    int64_t chunk;                        /* rows whose logits exist at once */
+    struct zt_linear linear, linear_grad; /* y is the logits; their gradient */
+    int norm_bias;                        /* position in the segment's parameters; -1: RMSNorm */
+    struct zt_ref x;                      /* (rows, C) */
+    struct zt_ref y;                      /* (chunk, C): final norm's output */
+    struct zt_ref logits;                 /* (chunk, vocab padded) */
+    struct zt_ref dlogits;    /* the same rows, in the training type, at their beginnings */
     struct zt_ref mean, rstd; /* (rows) */
     float *losses;            /* (chunk) */
 };
@@ -75,7 +76,7 @@ static void lay_out_head(struct zt_run *r, struct head *h)
 {
     const struct zt_shape *s = r->c->shape;
     const struct zt_model_config *cfg = &r->m->cfg;
-    /* The CPU computes in fp32 anyway; elsewhere a product's operands have one type. */
+    /* The CPU's products give fp32, to any type; elsewhere C has the operands' type. */
     const enum zt_dtype logits_dtype = s->dev_kind == ZT_DEV_CPU ? ZT_F32 : s->dtype;
     const int64_t ld = zt_align_i64(cfg->vocab_size, VOCAB_ALIGN);
     /* The segment's parameters: the norm's weight, its bias if it has one, the output matrix. */
@@ -92,6 +93,10 @@ static void lay_out_head(struct zt_run *r, struct head *h)
     h->y = zt_ref_at(r->c->tmp, zt_layout_add(&l, ZT_MAX(h->chunk, s->batch) * h->cols, s->dtype),
                      s->dtype);
     h->logits = zt_ref_at(r->c->tmp, zt_layout_add(&l, h->chunk * ld, logits_dtype), logits_dtype);
+    h->dlogits = zt_ref_at(h->logits.ptr, 0, s->dtype);
+    h->linear_grad = h->linear;
+    h->linear_grad.ldy =
+        ld * (int64_t)zt_dtype_bytes(logits_dtype) / (int64_t)zt_dtype_bytes(s->dtype);
     h->mean = zt_ref_at(r->c->tmp, zt_layout_add(&l, h->rows, ZT_F32), ZT_F32);
     h->rstd = zt_ref_at(r->c->tmp, zt_layout_add(&l, h->rows, ZT_F32), ZT_F32);
     h->losses = zt_ref_at(r->c->tmp, zt_layout_add(&l, h->chunk, ZT_F32), ZT_F32).ptr;
@@ -111,7 +116,7 @@ static struct zt_norm head_norm(const struct head *h, int64_t row)
     };
 }
 
-/* Logits of rows [row, row + n), then their losses and, with write_grad, gradients in place. */
+/* Logits of rows [row, row + n), then their losses and, with write_grad, gradients in their place. */
 static void head_chunk(struct zt_run *r, const struct head *h, int64_t row, int64_t n,
                        bool write_grad)
 {
@@ -133,6 +138,8 @@ static void head_chunk(struct zt_run *r, const struct head *h, int64_t row, int6
         .loss_sum = c->loss_sum,
         .first = row == 0,
         .write_grad = write_grad,
+        .grad = h->dlogits,
+        .ld_grad = h->linear_grad.ldy,
     };
     c->dev->ops->cross_entropy(c->stream, &a);
 }
@@ -177,8 +184,9 @@ void zt_head_backward(struct zt_run *r)
     for (int64_t row = 0; row < h.rows; row += h.chunk) {
         const int64_t n = ZT_MIN(h.chunk, h.rows - row);
         head_chunk(r, &h, row, n, true);
-        zt_linear_grads(r, &h.linear, n, h.y, h.logits, row > 0);
-        zt_run_matmul(r, zt_linear_bwd(r, &h.linear, n, h.logits, zt_ref_from(dx, row * h.cols)));
+        zt_linear_grads(r, &h.linear_grad, n, h.y, h.dlogits, row > 0);
+        zt_run_matmul(
+            r, zt_linear_bwd(r, &h.linear_grad, n, h.dlogits, zt_ref_from(dx, row * h.cols)));
     }
     const struct zt_norm norm = head_norm(&h, 0);
     zt_norm_backward(r, &norm, h.rows, dx, (struct zt_ref){0}, dx);

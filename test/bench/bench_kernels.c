@@ -269,8 +269,8 @@ static void bench_loss(const struct bench *b, enum zt_dtype t)
     struct zt_count count = {ROWS, 1.0f / ROWS, 0};
     double s, sum = 0;
     char name[64];
-    struct zt_cross_entropy a = {ROWS,         VOCAB,  LD,   targets, &sb, &count,
-                                 ref(b, 0, t), losses, &sum, true,    true};
+    struct zt_cross_entropy a = {ROWS,   VOCAB, LD,   targets, &sb, &count, ref(b, 0, t),
+                                 losses, &sum,  true, true,    {0}, 0};
     snprintf(name, sizeof name, "cross_entropy %s 256x50257", zt_dtype_name(t));
     if (!wanted(b, name))
         return;

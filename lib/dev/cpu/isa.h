@@ -24,6 +24,7 @@
 #define ZT_ISA_PROTO(name, args)                                                                   \
     int ZT_ISA_FN(name)(const struct args *a, int n_threads, struct zt_err *err);
 ZT_CPU_ISA_KERNELS(ZT_ISA_PROTO)
+ZT_ISA_PROTO(matmul_native, zt_matmul)
 
 /*
  * A loop whose iterations the team shares; `work` elements in all, too few run alone. Compiles to a

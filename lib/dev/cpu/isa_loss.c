@@ -26,17 +26,20 @@ static struct softmax row_softmax(struct zt_ref logits, int64_t at, int64_t n_co
     return s;
 }
 
-/* logits = (softmax - onehot) * scale; columns vocab..ld-1 = 0. target -1: scale is 0. */
-static void write_grad(const struct zt_cross_entropy *a, int64_t at, int64_t target,
+/* Row i of grad = (softmax - onehot) * scale; columns vocab..ld-1 = 0. target -1: scale is 0. */
+static void write_grad(const struct zt_cross_entropy *a, int64_t i, int64_t target,
                        struct softmax s, float scale)
 {
     float x_buf[CHUNK], g_buf[CHUNK];
     float inv = (float)(1 / s.sum) * scale;
+    bool in_place = !a->grad.ptr;
+    struct zt_ref grad = in_place ? a->logits : a->grad;
+    int64_t at = i * a->ld, grad_at = i * (in_place ? a->ld : a->ld_grad);
     for (int64_t j = 0; j < a->ld; j += CHUNK) {
         int64_t n = ZT_MIN(a->ld - j, (int64_t)CHUNK);
         int64_t n_real = target < 0 ? 0 : ZT_MIN(n, ZT_MAX(a->vocab - j, (int64_t)0));
         const float *x = read_row(a->logits, at + j, n, x_buf);
-        float *g = row_to_write(a->logits, at + j, g_buf);
+        float *g = row_to_write(grad, grad_at + j, g_buf);
         exp_row(x, g, n_real, s.max);
 #pragma omp simd
         for (int64_t c = 0; c < n_real; c++)
@@ -45,7 +48,7 @@ static void write_grad(const struct zt_cross_entropy *a, int64_t at, int64_t tar
             g[c] = 0;
         if (target >= j && target < j + n)
             g[target - j] -= scale;
-        write_row(a->logits, at + j, n, g);
+        write_row(grad, grad_at + j, n, g);
     }
 }
 
@@ -71,7 +74,7 @@ int ZT_ISA_FN(cross_entropy)(const struct zt_cross_entropy *a, int n_threads, st
             a->losses[i] = (float)((double)s.max - (double)x + log(s.sum));
         }
         if (a->write_grad)
-            write_grad(a, at, target != ZT_IGNORE_TARGET ? target : -1, s, scale);
+            write_grad(a, i, target != ZT_IGNORE_TARGET ? target : -1, s, scale);
     }
     double sum = 0;
     for (int64_t i = 0; i < a->rows; i++)

@@ -1,18 +1,17 @@
 #include "dev/cpu/isa.h"
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include "dev/cpu/isa_exp.h"
 #include "dev/cpu/layout.h"
+#include "dev/cpu/onednn.h"
 
 /*
- * The product is oneDNN's dnnl_sgemm (row-major). 16-bit operands are widened into workspace, block
- * by block; where the CPU has no matrix unit a 16-bit product would be slower than the fp32 one.
+ * The product is oneDNN's dnnl_sgemm (row-major), with 16-bit operands widened into workspace, block by
+ * block; or, of two bf16 matrices on a CPU that is faster so (zt_cpu_kernels), oneDNN's bf16 product.
  */
 
-/* A matrix as sgemm takes it. */
+/* A matrix as the product takes it: fp32, or bf16 in a product of two bf16 matrices. */
 struct operand {
-    const float *p;
+    const void *p;
     int64_t ld;
 };
 
@@ -125,7 +124,7 @@ static void epilogue_block(const struct zt_matmul *a, int64_t i0, int64_t rows, 
 /* ---- product ---- */
 
 /* x = A B (+ x when `add`), (rows, k) by (k, cols). */
-static int product(const struct zt_matmul *a, struct operand op_a, struct operand op_b,
+static int product(const struct zt_matmul *a, bool bf16, struct operand op_a, struct operand op_b,
                    int64_t rows, int64_t cols, bool add, float *x, int64_t ldx, struct zt_err *err)
 {
     if (a->k == 0) {
@@ -133,30 +132,43 @@ static int product(const struct zt_matmul *a, struct operand op_a, struct operan
             memset(x + i * ldx, 0, (size_t)cols * sizeof *x);
         return 0;
     }
-    dnnl_status_t rc =
-        dnnl_sgemm(a->trans_a ? 'T' : 'N', a->trans_b ? 'T' : 'N', rows, cols, a->k, 1.0f, op_a.p,
-                   op_a.ld, op_b.p, op_b.ld, add ? 1.0f : 0.0f, x, ldx);
+    const char trans_a = a->trans_a ? 'T' : 'N', trans_b = a->trans_b ? 'T' : 'N';
+    const float beta = add ? 1.0f : 0.0f;
+    dnnl_status_t rc = bf16 ? dnnl_gemm_bf16bf16f32(trans_a, trans_b, rows, cols, a->k, 1.0f,
+                                                    op_a.p, op_a.ld, op_b.p, op_b.ld, beta, x, ldx)
+                            : dnnl_sgemm(trans_a, trans_b, rows, cols, a->k, 1.0f, op_a.p, op_a.ld,
+                                         op_b.p, op_b.ld, beta, x, ldx);
     if (rc != dnnl_success)
-        return zt_err_set(err, ZT_EDEVICE,
-                          "matmul (%lld, %lld, %lld): dnnl_sgemm failed with status %d",
-                          (long long)a->m, (long long)a->n, (long long)a->k, (int)rc);
+        return zt_err_set(err, ZT_EDEVICE, "matmul (%lld, %lld, %lld): %s failed with status %d",
+                          (long long)a->m, (long long)a->n, (long long)a->k,
+                          bf16 ? "dnnl_gemm_bf16bf16f32" : "dnnl_sgemm", (int)rc);
     return 0;
 }
 
+/* Adding to C in place is the product's own; GELU needs the product alone. */
+static int check_epilogue(const struct zt_matmul *a, struct zt_err *err)
+{
+    bool in_place = a->residual.ptr && a->residual.ptr == a->c.ptr;
+    if ((in_place || a->accumulate) && a->epilogue != ZT_EPI_NONE)
+        return zt_err_set(err, ZT_EUNSUPPORTED,
+                          "matmul: adding to C in place goes with no GELU epilogue");
+    return 0;
+}
+
+/* The rows of C are done in blocks where the block's fp32 sums, or a widened operand, need room. */
 int ZT_ISA_FN(matmul)(const struct zt_matmul *a, int n_threads, struct zt_err *err)
 {
     struct zt_mm_layout l;
     zt_mm_layout(a, &l);
     ZT_ASSERT_CMP(a->ws_bytes, >=, l.a_bytes + l.b_bytes + l.c_bytes);
-    bool in_place = a->residual.ptr && a->residual.ptr == a->c.ptr;
+    int rc = check_epilogue(a, err);
+    if (rc)
+        return rc;
     bool f32_out = a->c.dtype == ZT_F32;
-    if ((in_place || a->accumulate) && a->epilogue != ZT_EPI_NONE)
-        return zt_err_set(err, ZT_EUNSUPPORTED,
-                          "matmul: adding to C in place goes with no GELU epilogue");
     float *buf_a = a->ws;
     float *buf_b = (float *)((char *)a->ws + l.a_bytes);
     float *buf_c = (float *)((char *)a->ws + l.a_bytes + l.b_bytes);
-    bool add = f32_out && (a->accumulate || in_place);
+    bool add = f32_out && (a->accumulate || (a->residual.ptr && a->residual.ptr == a->c.ptr));
     struct operand op_a = {0}, op_b;
     for (int64_t j = 0; j < a->n; j += l.block_n) {
         int64_t cols = ZT_MIN(l.block_n, a->n - j);
@@ -169,11 +181,37 @@ int ZT_ISA_FN(matmul)(const struct zt_matmul *a, int n_threads, struct zt_err *e
                                   : widen_block(a->a, a->lda, i, rows, 0, a->k, buf_a, n_threads);
             float *x = f32_out ? (float *)a->c.ptr + i * a->ldc + j : buf_c;
             int64_t ldx = f32_out ? a->ldc : cols;
-            int rc = product(a, op_a, op_b, rows, cols, add, x, ldx, err);
+            rc = product(a, false, op_a, op_b, rows, cols, add, x, ldx, err);
             if (rc)
                 return rc;
             epilogue_block(a, i, rows, j, cols, x, ldx, n_threads);
         }
     }
     return 0;
+}
+
+static int matmul_bf16(const struct zt_matmul *a, int n_threads, struct zt_err *err)
+{
+    int rc = check_epilogue(a, err);
+    bool f32_out = a->c.dtype == ZT_F32;
+    bool add = f32_out && (a->accumulate || (a->residual.ptr && a->residual.ptr == a->c.ptr));
+    int64_t block_m = f32_out ? a->m : zt_mm_sum_rows(a);
+    struct operand op_b = {a->b.ptr, a->ldb};
+    for (int64_t i = 0; i < a->m && !rc; i += block_m) {
+        int64_t rows = ZT_MIN(block_m, a->m - i);
+        const uint16_t *at = (const uint16_t *)a->a.ptr + (a->trans_a ? i : i * a->lda);
+        float *x = f32_out ? (float *)a->c.ptr + i * a->ldc : a->ws;
+        int64_t ldx = f32_out ? a->ldc : a->n;
+        ZT_ASSERT(f32_out || a->ws_bytes >= (size_t)rows * (size_t)ldx * sizeof *x);
+        rc = product(a, true, (struct operand){at, a->lda}, op_b, rows, a->n, add, x, ldx, err);
+        if (!rc)
+            epilogue_block(a, i, rows, 0, a->n, x, ldx, n_threads);
+    }
+    return rc;
+}
+
+int ZT_ISA_FN(matmul_native)(const struct zt_matmul *a, int n_threads, struct zt_err *err)
+{
+    bool bf16 = a->a.dtype == ZT_BF16 && a->b.dtype == ZT_BF16;
+    return bf16 ? matmul_bf16(a, n_threads, err) : ZT_ISA_FN(matmul)(a, n_threads, err);
 }

@@ -39,9 +39,11 @@
 #define ZT_CPU_KERNEL_SLOT(name, args)                                                             \
     int (*name)(const struct args *a, int n_threads, struct zt_err *err);
 
+/* matmul_native: as matmul, but multiplies two bf16 matrices as they are; only with AVX-512. */
 struct zt_cpu_kernels {
     const char *isa;
     ZT_CPU_ISA_KERNELS(ZT_CPU_KERNEL_SLOT)
+    ZT_CPU_KERNEL_SLOT(matmul_native, zt_matmul)
 };
 
 #if defined(__x86_64__)

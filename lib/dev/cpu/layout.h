@@ -29,6 +29,9 @@ struct zt_mm_layout {
 
 void zt_mm_layout(const struct zt_matmul *shape, struct zt_mm_layout *out);
 
+/* Rows of a 16-bit C that are done at a time where no operand is widened; they fit c_bytes. */
+int64_t zt_mm_sum_rows(const struct zt_matmul *shape);
+
 /* ---- attention: tiles of queries by keys ---- */
 
 enum { ZT_ATT_Q = 64, ZT_ATT_K = 128, ZT_ATT_PAD = 32 };

@@ -388,8 +388,8 @@ static void check_loss(int64_t rows, int64_t vocab, int pad, enum zt_dtype t, bo
     {
         double sum = 0;
         memcpy(grad.ref.ptr, logits.ref.ptr, (size_t)grad.n * zt_dtype_bytes(t));
-        struct zt_cross_entropy a = {rows,     vocab,          ld,   targets, &sb,  &count,
-                                     grad.ref, losses.ref.ptr, &sum, true,    false};
+        struct zt_cross_entropy a = {rows,           vocab, ld,   targets, &sb, &count, grad.ref,
+                                     losses.ref.ptr, &sum,  true, false,   {0}, 0};
         sum = 100;
         RUN(r, cross_entropy, &a);
         CHECK_NEAR(sum, total, 1e-5 * (1 + total));
@@ -440,13 +440,55 @@ TEST(dev_cross_entropy_gradient_over_chunks)
     FOR_EACH_RIG(r)
     {
         memcpy(grad.ref.ptr, logits.ref.ptr, (size_t)grad.n * sizeof(float));
-        struct zt_cross_entropy a = {ROWS,     VOCAB,  VOCAB, targets, &sb, &count,
-                                     grad.ref, losses, &sum,  true,    true};
+        struct zt_cross_entropy a = {ROWS,   VOCAB, VOCAB, targets, &sb, &count, grad.ref,
+                                     losses, &sum,  true,  true,    {0}, 0};
         RUN(r, cross_entropy, &a);
         CHECK_TENSOR(r, "gradient", grad.ref, grad.val, grad.n, 1e-7);
     }
     tensor_free(&logits);
     tensor_free(&grad);
+}
+
+/* A bf16 gradient over its fp32 logits is the fp32 one rounded, at the beginning of each row. */
+TEST(dev_cross_entropy_gradient_narrower_than_its_logits)
+{
+    enum { ROWS = 3, VOCAB = 2500, LD = 2560 };
+    struct tensor logits = tensor_random(ROWS * LD, ZT_F32, 1, 3, 0), same = tensor_copy(&logits),
+                  narrow = tensor_copy(&logits);
+    struct zt_step_block sb = {.loss_scale = 1};
+    struct zt_count count = {.tokens = ROWS, .inv_tokens = 1.0f / ROWS};
+    int32_t targets[ROWS] = {2499, ZT_IGNORE_TARGET, 1030};
+    float losses[ROWS];
+    double sum;
+    FOR_EACH_RIG(r)
+    {
+        memcpy(same.ref.ptr, logits.ref.ptr, (size_t)same.n * sizeof(float));
+        memcpy(narrow.ref.ptr, logits.ref.ptr, (size_t)narrow.n * sizeof(float));
+        struct zt_cross_entropy a = {.rows = ROWS,
+                                     .vocab = VOCAB,
+                                     .ld = LD,
+                                     .targets = targets,
+                                     .sb = &sb,
+                                     .count = &count,
+                                     .logits = same.ref,
+                                     .losses = losses,
+                                     .loss_sum = &sum,
+                                     .first = true,
+                                     .write_grad = true};
+        RUN(r, cross_entropy, &a);
+        a.logits = narrow.ref;
+        a.grad = (struct zt_ref){narrow.ref.ptr, ZT_BF16};
+        a.ld_grad = 2 * LD;
+        RUN(r, cross_entropy, &a);
+        const float *want = same.ref.ptr;
+        const uint16_t *got = narrow.ref.ptr;
+        for (int64_t i = 0; i < ROWS; i++)
+            for (int64_t j = 0; j < LD; j++)
+                CHECK_INT(got[i * 2 * LD + j], zt_f32_to_bf16(want[i * LD + j]));
+    }
+    tensor_free(&logits);
+    tensor_free(&same);
+    tensor_free(&narrow);
 }
 
 TEST(dev_cross_entropy_refuses_a_target_outside_the_vocabulary)
@@ -461,7 +503,7 @@ TEST(dev_cross_entropy_refuses_a_target_outside_the_vocabulary)
         struct zt_err err;
         int32_t targets[3] = {0, ZT_IGNORE_TARGET, bad[i]};
         struct zt_cross_entropy a = {3,      5,    5,    targets, &sb, &count, {logits, ZT_F32},
-                                     losses, &sum, true, true};
+                                     losses, &sum, true, true,    {0}, 0};
         char want[100];
         CHECK(rig_open(&r, 0));
         r.dev->ops->cross_entropy(r.stream, &a);
