@@ -211,6 +211,13 @@ static void on_step(struct display *d, const char *json, size_t len)
     show_step(d);
 }
 
+/* Once the validation loss is not the best that it was. */
+static void say_best(struct display *d, double loss)
+{
+    if (loss > d->best_val)
+        zt_str_printf(&d->out.buf, ", best %.4f after step %" PRId64, d->best_val, d->best_step);
+}
+
 static void on_eval(struct display *d, const json_t *o)
 {
     double loss = number(o, "val_loss");
@@ -224,8 +231,14 @@ static void on_eval(struct display *d, const json_t *o)
     }
     zt_str_printf(&d->out.buf,
                   "eval  step %" PRId64 ": validation loss %.4f, perplexity %.2f (%" PRId64
-                  " tokens)\n",
+                  " tokens)",
                   step, loss, exp(loss), integer(o, "tokens"));
+    if (!d->have_val || loss < d->best_val) {
+        d->best_val = loss;
+        d->best_step = step;
+    }
+    say_best(d, loss);
+    zt_str_puts(&d->out.buf, "\n");
     if (!d->have_val)
         d->first_val = loss;
     d->have_val = true;
@@ -298,6 +311,13 @@ static void on_start(struct display *d, const json_t *o)
                       number(o, "flops_per_token"), peak * 1e-9);
 }
 
+static void on_end(struct display *d, const json_t *o)
+{
+    const char *why = json_string_value(json_object_get(o, "stopped"));
+    if (why)
+        d->stopped = strcmp(why, "loss") == 0 ? "loss" : "asked";
+}
+
 void display_report(void *ctx, int rank, const char *json, size_t len)
 {
     struct display *d = ctx;
@@ -322,7 +342,7 @@ void display_report(void *ctx, int rank, const char *json, size_t len)
     } else if (strcmp(kind, "notice") == 0) {
         on_notice(d, o);
     } else if (strcmp(kind, "end") == 0) {
-        d->stopped = json_is_true(json_object_get(o, "stopped"));
+        on_end(d, o);
     }
     json_decref(o);
 }
@@ -438,12 +458,14 @@ static void write_summary(struct display *d, int exit_code)
     json_t *ranks = memory_json(d, &digest);
     snprintf(hex, sizeof hex, "%016" PRIx64, digest);
     json_t *o =
-        json_pack("{s:i, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "exit_code", exit_code,
-                  "stopped", d->stopped, "steps", (json_int_t)d->done_steps, "skipped",
+        json_pack("{s:i, s:s?, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "exit_code",
+                  exit_code, "stopped", d->stopped, "steps", (json_int_t)d->done_steps, "skipped",
                   (json_int_t)d->skipped, "first_loss", real_or_null(d->have_loss, d->first_loss),
                   "last_loss", real_or_null(d->have_loss, d->last_loss), "first_val_loss",
                   real_or_null(d->have_val, d->first_val), "last_val_loss",
-                  real_or_null(d->have_val, d->last_val), "tokens_per_s",
+                  real_or_null(d->have_val, d->last_val), "best_val_loss",
+                  real_or_null(d->have_val, d->best_val), "best_val_step",
+                  d->have_val ? json_integer(d->best_step) : json_null(), "tokens_per_s",
                   real_or_null(d->timed_s > 0, d->timed_tokens / d->timed_s), "digest",
                   d->n_memory == d->world ? json_string(hex) : json_null(), "memory", ranks);
     char *text = json_dumps(o, JSON_INDENT(1));
@@ -460,10 +482,14 @@ static void print_outcome(struct display *d)
     struct zt_str *out = &d->out.buf;
     zt_str_printf(out, "\n%s%" PRId64 " step%s", d->stopped ? "stopped after " : "", d->done_steps,
                   d->done_steps == 1 ? "" : "s");
+    if (d->stopped && strcmp(d->stopped, "loss") == 0)
+        zt_str_puts(out, " at train.stop_at_loss");
     if (d->have_loss)
         zt_str_printf(out, ": loss %.4f -> %.4f", d->first_loss, d->last_loss);
     if (d->have_val)
         zt_str_printf(out, "; validation loss %.4f -> %.4f", d->first_val, d->last_val);
+    if (d->have_val)
+        say_best(d, d->last_val);
     if (d->skipped)
         zt_str_printf(out, "; %" PRId64 " skipped, not finite", d->skipped);
     if (d->timed_s > 0)

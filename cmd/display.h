@@ -34,7 +34,9 @@ struct display {
     char *metrics_path, *summary_path;
     double first_loss, last_loss, first_val, last_val;
     bool have_loss, have_val;
-    bool stopped; /* as asked, before the last step */
+    const char *stopped; /* why, before the last step: "asked", "loss"; NULL: it was not */
+    double best_val;
+    int64_t best_step;
     int64_t done_steps, skipped;
     double timed_s, timed_tokens; /* of steps whose time is known: no evaluation in between */
     struct speed speed;

@@ -94,6 +94,7 @@ struct zt_recipe_train {
     int64_t steps;
     int64_t epochs; /* of the training data: it ends there; 0: it goes round for ever */
     uint64_t seed;
+    double stop_at_loss;              /* 0: never */
     int64_t eval_every, eval_batches; /* 0: never; eval_batches 0: the whole validation set */
     int64_t sample_every, sample_tokens;
     const char *sample_prompt;

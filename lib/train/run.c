@@ -8,6 +8,9 @@
 #include "data/data.h"
 #include "metrics/metrics.h"
 
+/* Why a run ends before its last step. */
+enum stop { GO_ON, STOP_ASKED, STOP_AT_LOSS };
+
 /* Everything of one run, so that one release function ends it from any point. */
 struct run {
     const struct zt_recipe *r;
@@ -24,8 +27,9 @@ struct run {
     int64_t rss_before_arenas;
     int64_t last_done_ns;
     double flops_per_token, peak_flops;
-    bool stopping;
-    bool said_masked; /* that a step had no target */
+    enum stop stop;
+    int64_t evaluated, sampled; /* after how many steps; -1: not yet */
+    bool said_masked;           /* that a step had no target */
 };
 
 /* Send a JSON object up; steals it. */
@@ -170,8 +174,13 @@ static int evaluate(struct run *run, int64_t step, struct zt_err *err)
     if (!rc)
         rc = zt_run_eval(&run->engine, run->r->train.eval_batches, &loss, &tokens, err);
     run->last_done_ns = 0; /* this pause is not part of a step's time */
-    if (rc || run->env->rank != 0)
+    run->evaluated = step;
+    if (rc)
         return rc;
+    if (loss <= run->r->train.stop_at_loss)
+        run->stop = STOP_AT_LOSS;
+    if (run->env->rank != 0)
+        return 0;
     json_t *value = isfinite(loss) ? json_real(loss) : json_null();
     return report(run,
                   json_pack("{s:s, s:I, s:o, s:I}", "type", "eval", "step", (json_int_t)step,
@@ -193,6 +202,7 @@ static int sample(struct run *run, int64_t step, struct zt_err *err)
     if (!rc)
         rc = zt_run_sample(&run->engine, &s, step, &text, err);
     run->last_done_ns = 0;
+    run->sampled = step;
     if (!rc && run->env->rank == 0)
         rc = report(run,
                     json_pack("{s:s, s:I, s:s}", "type", "sample", "step", (json_int_t)step, "text",
@@ -208,10 +218,10 @@ static int between_steps(struct run *run, int64_t done, bool last, struct zt_err
     const struct zt_recipe_train *t = &run->r->train;
     int rc = 0;
     bool due = t->eval_every > 0 && (done % t->eval_every == 0 || last);
-    if (due)
+    if (due && run->evaluated < done)
         rc = evaluate(run, done, err);
     due = t->sample_every > 0 && done > 0 && (done % t->sample_every == 0 || last);
-    if (!rc && due)
+    if (!rc && due && run->sampled < done)
         rc = sample(run, done, err);
     return rc;
 }
@@ -279,7 +289,11 @@ static int conclude(struct run *run, int64_t i, struct zt_err *err)
         rc = report_masked(run, sb, err);
     if (rc)
         return rc;
-    run->stopping |= o.result.vote.stop != 0;
+    bool low = sb->tokens > 0 && sb->loss <= run->r->train.stop_at_loss;
+    if (o.result.vote.stop)
+        run->stop = STOP_ASKED;
+    else if (low && run->r->train.eval_every == 0 && run->stop == GO_ON)
+        run->stop = STOP_AT_LOSS;
     if (o.result.vote.nonfinite && run->r->train.on_nonfinite == ZT_NONFINITE_ERROR)
         return zt_err_set(err, ZT_ENUMERIC,
                           "step %lld: the %s is not finite (loss %g, gradient norm %g); lower the "
@@ -291,14 +305,14 @@ static int conclude(struct run *run, int64_t i, struct zt_err *err)
 
 /*
  * The host runs one step ahead: it submits step i + 1, then reads the result of step i. A stop
- * that was voted in step i is therefore carried out after step i + 1, on every rank alike.
+ * that was decided in step i is therefore carried out after step i + 1, on every rank alike.
  */
 static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
 {
     struct zt_engine *e = &run->engine;
     int64_t steps = run->r->train.steps, step = 0, seen = 0;
     int rc = between_steps(run, 0, steps == 0, err);
-    while (!rc && step < steps && !run->stopping) {
+    while (!rc && step < steps && run->stop == GO_ON) {
         e->next_batch = ZT_MIN(step + 1, steps - 1); /* behind the last step nothing is read */
         e->request.stop = run->env->stop_requested(run->env->ctx);
         zt_engine_run(e, ZT_PROG_TRAIN);
@@ -313,7 +327,7 @@ static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
     }
     while (!rc && seen < step)
         rc = conclude(run, seen++, err);
-    if (!rc && step > 0 && !run->stopping)
+    if (!rc && step > 0 && run->stop != STOP_ASKED)
         rc = between_steps(run, step, true, err);
     *steps_done = step;
     return rc;
@@ -344,9 +358,19 @@ static int report_memory(struct run *run, struct zt_err *err)
                   err);
 }
 
+/* "stopped" says why the run ended before its last step, if it did. */
+static int report_end(const struct run *run, int64_t steps_done, struct zt_err *err)
+{
+    static const char *const reasons[] = {[STOP_ASKED] = "asked", [STOP_AT_LOSS] = "loss"};
+    json_t *o = json_pack("{s:s, s:I}", "type", "end", "step", (json_int_t)steps_done);
+    if (run->stop != GO_ON && steps_done < run->r->train.steps)
+        json_object_set_new(o, "stopped", json_string(reasons[run->stop]));
+    return report(run, o, err);
+}
+
 int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, struct zt_err *err)
 {
-    struct run run = {.r = r, .env = env};
+    struct run run = {.r = r, .env = env, .evaluated = -1, .sampled = -1};
     int64_t steps_done = 0;
     int rc = set_up_plan(&run, err);
     if (!rc)
@@ -366,10 +390,7 @@ int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, stru
     if (!rc)
         rc = env->coll->ops->barrier(env->coll, err);
     if (!rc && env->rank == 0)
-        rc = report(&run,
-                    json_pack("{s:s, s:I, s:b}", "type", "end", "step", (json_int_t)steps_done,
-                              "stopped", run.stopping && steps_done < r->train.steps),
-                    err);
+        rc = report_end(&run, steps_done, err);
     if (rc)
         env->coll->ops->abort(env->coll);
     release(&run);

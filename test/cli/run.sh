@@ -19,7 +19,7 @@ clean() {
         -e 's#runs/([A-Za-z0-9._-]*)-20[0-9]{6}-[0-9]{6}#runs/\1-TIME#g' \
         -e 's#(; )[0-9]+ tokens/s#\1N tokens/s#; s#[0-9.]+k? tok/s#N tok/s#; s#mfu [0-9]+%#mfu N%#' \
         -e 's#eta [0-9:]+$#eta T#; s#/ [0-9.]+ GFLOP/s#/ N GFLOP/s#; s#^cpu: .*#cpu: ...#' \
-        -e 's#((loss|->) [0-9]+\.[0-9]{2})[0-9]+#\1#g; s#((norm|perplexity) [0-9]+)\.[0-9]+#\1#g' \
+        -e 's#((loss|->|best) [0-9]+\.[0-9]{2})[0-9]+#\1#g; s#((norm|perplexity) [0-9]+)\.[0-9]+#\1#g' \
         -e 's#^( +([0-9]+|least|most) +[0-9.]+ +[0-9.]+) +[0-9.]+ +[0-9.]+$#\1 N N#' "$1"
 }
 
