@@ -44,7 +44,27 @@ static inline uint16_t zt_f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
-float zt_f16_to_f32(uint16_t h);
-uint16_t zt_f32_to_f16(float f);
+/* What F16C and NEON do, bit for bit: a NaN keeps the bits that fit and becomes quiet. */
+static inline float zt_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fffu;
+    /* The bits read as fp32 are 2^-112 of the value, also where fp16 is subnormal. */
+    uint32_t finite = zt_f32_bits(zt_bits_f32(mag << 13) * 0x1p112f);
+    uint32_t special = 0x7f800000u | mag << 13 | (mag > 0x7c00u ? 0x400000u : 0);
+    return zt_bits_f32(sign | (mag >= 0x7c00u ? special : finite));
+}
+
+static inline uint16_t zt_f32_to_f16(float f)
+{
+    uint32_t u = zt_f32_bits(f), sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
+    /* Subnormal in fp16: adding 0.5 lines the bits up and rounds. */
+    uint32_t tiny = zt_f32_bits(zt_bits_f32(mag) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (mag + 0xfffu + (mag >> 13 & 1) - 0x38000000u) >> 13;
+    uint32_t nan = 0x7e00u | (mag >> 13 & 0x3ffu);
+    uint32_t h = mag < 0x38800000u ? tiny : normal;
+    h = mag >= 0x477ff000u ? 0x7c00u : h; /* 65520 and above round to infinity */
+    h = mag > 0x7f800000u ? nan : h;
+    return (uint16_t)(sign | h);
+}
 
 #endif

@@ -1,5 +1,6 @@
 #include "coll/combine.h"
 
+#include "base/half.h"
 #include "coll/stream.h"
 
 #if defined(__x86_64__)
@@ -9,7 +10,8 @@ int zt_combine_isas(struct zt_combine_isa isas[ZT_COMBINE_MAX_ISAS])
 {
     __builtin_cpu_init();
     bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
-    bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool v3 =
+        v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && zt_cpu_has_f16c();
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");

@@ -1,5 +1,6 @@
 #include "coll/combine.h"
 
+#include "base/half.h"
 #include "coll/stream.h"
 
 #define JOIN2(a, b) a##_##b
@@ -54,10 +55,32 @@ typedef void kernel2_fn(void *restrict acc, const void *restrict x, const void *
 
 DEFINE_KERNELS(f32, float, float, SAME, ADD)
 DEFINE_KERNELS(bf16, float, uint16_t, zt_bf16_to_f32, ADD)
-DEFINE_KERNELS(f16, float, uint16_t, zt_f16_to_f32, ADD)
 DEFINE_KERNELS(i32, int32_t, int32_t, SAME, ADD_I32)
 DEFINE_KERNELS(i64, int64_t, int64_t, SAME, ADD_I64)
 DEFINE_KERNELS(f64, double, double, SAME, ADD)
+
+/* fp16: a block is converted by its own instructions, then worked on as fp32. */
+static void f16_load(void *restrict acc, const void *restrict x, int64_t n)
+{
+    zt_f16_widen(x, n, acc);
+}
+
+#define DEFINE_F16(op)                                                                             \
+    static void f16_##op##_1(void *restrict acc, const void *restrict x, int64_t n)                \
+    {                                                                                              \
+        float wide[BLOCK];                                                                         \
+        zt_f16_widen(x, n, wide);                                                                  \
+        f32_##op##_1(acc, wide, n);                                                                \
+    }                                                                                              \
+    static void f16_##op##_2(void *restrict acc, const void *restrict x, const void *restrict y,   \
+                             int64_t n)                                                            \
+    {                                                                                              \
+        zt_f16_widen(x, n, acc);                                                                   \
+        f16_##op##_1(acc, y, n);                                                                   \
+    }
+
+DEFINE_F16(sum)
+DEFINE_F16(max)
 
 #define KERNELS(name)                                                                              \
     {                                                                                              \
@@ -102,8 +125,7 @@ static const void *rounded(const void *acc, uint16_t *restrict room, int64_t n, 
         return room;
     }
     if (dtype == ZT_F16) {
-        for (int64_t i = 0; i < n; i++)
-            room[i] = zt_f32_to_f16(x[i]);
+        zt_f16_narrow(x, n, room);
         return room;
     }
     return acc;

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include "base/arena.h"
+#include "base/half.h"
 #include "dev/cpu/kernels.h"
 #include "dev/cpu/onednn.h"
 #include "dev/queue.h"
@@ -105,7 +106,7 @@ static void list_isas(struct isa isas[N_ISAS])
     __builtin_cpu_init();
     bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
     bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && zt_cpu_has_f16c();
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
@@ -186,9 +187,11 @@ int zt_cpu_dev_create(struct zt_dev **out, char *log, size_t log_bytes, struct z
     d->kernels = *isa->kernels;
     const char *products = choose_products(&d->kernels, N_ISAS > 1 && isa == &isas[0]);
     if (log && log_bytes)
-        snprintf(log, log_bytes, "cpu: kernels %s (%s, %s); matrix products by oneDNN %s",
+        snprintf(log, log_bytes,
+                 "cpu: kernels %s (%s, %s); matrix products by oneDNN %s; fp16 converted by %s",
                  isa->kernels->isa, isa->what,
-                 getenv("ZT_CPU_ISA") ? "by ZT_CPU_ISA" : "the best this CPU has", products);
+                 getenv("ZT_CPU_ISA") ? "by ZT_CPU_ISA" : "the best this CPU has", products,
+                 isa->kernels->half);
     *out = &d->base;
     return 0;
 }

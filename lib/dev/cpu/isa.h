@@ -11,6 +11,7 @@
 
 #include <math.h>
 
+#include "base/half.h"
 #include "dev/cpu/kernels.h"
 
 #define ZT_ISA_JOIN2(a, b) a##_##b
@@ -63,8 +64,7 @@ static inline void widen(enum zt_dtype t, const void *src, int64_t at, int64_t n
         for (int64_t i = 0; i < n; i++)
             dst[i] = zt_bf16_to_f32(h[i]);
     } else {
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = zt_f16_to_f32(h[i]);
+        zt_f16_widen(h, n, dst);
     }
 }
 
@@ -81,8 +81,7 @@ static inline void narrow(enum zt_dtype t, const float *restrict src, int64_t n,
         for (int64_t i = 0; i < n; i++)
             h[i] = zt_f32_to_bf16(src[i]);
     } else {
-        for (int64_t i = 0; i < n; i++)
-            h[i] = zt_f32_to_f16(src[i]);
+        zt_f16_narrow(src, n, h);
     }
 }
 

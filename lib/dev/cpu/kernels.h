@@ -41,7 +41,7 @@
 
 /* matmul_native: as matmul, but multiplies two bf16 matrices as they are; only with AVX-512. */
 struct zt_cpu_kernels {
-    const char *isa;
+    const char *isa, *half; /* half: what converts fp16 */
     ZT_CPU_ISA_KERNELS(ZT_CPU_KERNEL_SLOT)
     ZT_CPU_KERNEL_SLOT(matmul_native, zt_matmul)
 };

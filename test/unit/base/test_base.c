@@ -1,5 +1,7 @@
 #include "harness.h"
 
+#include <math.h>
+
 #include "base/dtype.h"
 #include "base/err.h"
 #include "base/mesh.h"
@@ -85,6 +87,12 @@ TEST(base_half_types_round_trip)
         if (b == b)
             CHECK_INT(zt_f32_to_bf16(b), h);
     }
+    CHECK_INT(zt_f16_to_f32(0x0001) == 0x1p-24f, 1);
+    CHECK_INT(zt_f16_to_f32(0x83ff) == -0x1.ff8p-15f, 1);
+    CHECK_INT(zt_f32_to_f16(0x1p-25f), 0);           /* half of the least: a tie goes to even */
+    CHECK_INT(zt_f32_to_f16(0x1.000002p-25f), 1);    /* and beyond it */
+    CHECK_INT(zt_f32_to_f16(-0x1.ffcp-15f), 0x8400); /* the largest subnormal's neighbour */
+    CHECK_INT(zt_f32_to_f16(NAN) & 0x7e00, 0x7e00);
     CHECK_INT(zt_f32_to_f16(65519.0f), 0x7bff);
     CHECK_INT(zt_f32_to_f16(65520.0f), 0x7c00);
     CHECK_INT(zt_f32_to_bf16(1.00390625f), 0x3f80); /* a tie goes to even */
