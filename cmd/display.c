@@ -491,7 +491,8 @@ static void print_outcome(struct display *d)
     if (d->have_val)
         say_best(d, d->last_val);
     if (d->skipped)
-        zt_str_printf(out, "; %" PRId64 " skipped, not finite", d->skipped);
+        zt_str_printf(out, "; %" PRId64 " of %" PRId64 " updates applied",
+                      d->done_steps - d->skipped, d->done_steps);
     if (d->timed_s > 0)
         zt_str_printf(out, "; %.0f tokens/s", d->timed_tokens / d->timed_s);
     zt_str_puts(out, "\n");

@@ -7,14 +7,16 @@
  *
  *   op      writes                                         reads
  *   COUNT   zt_count: tokens of the batch, all ranks       targets
- *   NORM    zt_step_block: loss, grad_norm, grad_scale     zt_count, norm partials, loss sums
- *   VOTE    zt_vote, zt_step_block.apply                   zt_step_block
+ *   NORM    zt_step_block: loss, grad_norm, grad_scale,    zt_count, norm partials, loss sums
+ *           bad_unit
+ *   VOTE    zt_vote, zt_step_block: apply, overflow        zt_step_block
  *   UPDATE  (parameters)                                   zt_step_block
  *   STEP    zt_step_block: step, adam_t, lr, bias, scale   zt_step_block, zt_vote
  */
 #ifndef ZT_DEV_STEP_H
 #define ZT_DEV_STEP_H
 
+#include "dev/loss_scale.h"
 #include "dev/schedule.h"
 
 /* What happens when the gradient norm is not finite. */
@@ -34,9 +36,11 @@ struct zt_step_block {
     float bias1, bias2; /* 1 / (1 - beta^t) */
     float max_norm;     /* 0: no clipping */
     int32_t apply;      /* 1: UPDATE runs in this step */
+    int32_t overflow;   /* 1: a gradient or the loss is not finite, on any rank */
+    int32_t bad_unit;   /* first unit in backward order with a gradient that is not; -1: none */
     int32_t nonfinite_rule;
-    int32_t reserved;
     uint64_t seed;
+    struct zt_loss_scaler scaler;
     struct zt_schedule schedule;
 };
 
@@ -47,7 +51,10 @@ struct zt_step_block {
  */
 void zt_step_refresh(struct zt_step_block *sb);
 
-/* What the op STEP does: step + 1; adam_t + 1 if applied, else skipped + 1; then refresh. */
+/*
+ * What the op STEP does: the next loss scale; step + 1; adam_t + 1 if applied, else skipped + 1;
+ * then refresh.
+ */
 void zt_step_next(struct zt_step_block *sb);
 
 struct zt_count {

@@ -70,6 +70,14 @@ struct zt_recipe_optimizer {
     bool adam_w_mode;
 };
 
+/* The loss scale; read only with ZT_PREC_FP16. */
+struct zt_recipe_fp16 {
+    double loss_scale; /* static; 0: dynamic */
+    double min_loss_scale;
+    int64_t initial_scale_power, loss_scale_window, hysteresis;
+    bool consecutive_hysteresis;
+};
+
 struct zt_recipe_zero {
     int stage;
     enum zt_offload_device offload_optimizer, offload_param;
@@ -120,6 +128,7 @@ struct zt_recipe {
     struct zt_schedule schedule;
     double gradient_clipping; /* 0: none */
     enum zt_precision precision;
+    struct zt_recipe_fp16 fp16;
     int comm_dtype; /* enum zt_dtype or -1 */
     struct zt_recipe_zero zero;
     struct zt_recipe_data data;

@@ -1,6 +1,7 @@
 #include "recipe/load.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/dtype.h"
 #include "base/size.h"
@@ -91,6 +92,22 @@ static void resolve_batch(struct zt_load *ld)
 
 /* ---- optimizer, precision, ZeRO ---- */
 
+/* The loss scale means nothing in another precision: nor does the resolved recipe say it then. */
+static void resolve_loss_scale(struct zt_load *ld)
+{
+    static const char *const keys[] = {"fp16.loss_scale",        "fp16.initial_scale_power",
+                                       "fp16.loss_scale_window", "fp16.hysteresis",
+                                       "fp16.min_loss_scale",    "fp16.consecutive_hysteresis"};
+    const struct zt_recipe *r = &ld->settings->r;
+    double first = ldexp(1, (int)r->fp16.initial_scale_power);
+    for (size_t i = 0; r->precision != ZT_PREC_FP16 && i < ZT_ARRAY_LEN(keys); i++)
+        zt_load_unsaid(ld, keys[i]);
+    if (r->precision == ZT_PREC_FP16 && r->fp16.loss_scale == 0 && r->fp16.min_loss_scale > first)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "fp16.min_loss_scale"),
+                    "fp16.min_loss_scale: %g is above the first scale, 2^%" PRId64,
+                    r->fp16.min_loss_scale, r->fp16.initial_scale_power);
+}
+
 static void resolve_precision(struct zt_load *ld)
 {
     static const enum zt_dtype comm[] = {ZT_F32, ZT_BF16, ZT_BF16, ZT_F16}; /* as in key_table.c */
@@ -101,6 +118,7 @@ static void resolve_precision(struct zt_load *ld)
                     "bf16.enabled: fp16.enabled is true too; choose one");
     r->precision = s->bf16 ? ZT_PREC_BF16 : s->fp16 ? ZT_PREC_FP16 : ZT_PREC_FP32;
     r->comm_dtype = s->comm < 0 ? -1 : (int)comm[s->comm];
+    resolve_loss_scale(ld);
 }
 
 /* Whichever comes first, the steps or the end of the epochs. Before the schedule: it takes the steps. */

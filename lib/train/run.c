@@ -55,12 +55,35 @@ static void release(struct run *run)
     zt_arena_release(&run->arena);
 }
 
+static struct zt_loss_scaler loss_scaler(const struct zt_recipe *r)
+{
+    const struct zt_recipe_fp16 *f = &r->fp16;
+    return (struct zt_loss_scaler){
+        .min_scale = (float)f->min_loss_scale,
+        .dynamic = r->precision == ZT_PREC_FP16 && f->loss_scale == 0,
+        .consecutive = f->consecutive_hysteresis,
+        .hysteresis = (int32_t)f->hysteresis,
+        .patience = (int32_t)f->hysteresis,
+        .window = f->loss_scale_window,
+        .last_overflow = -1,
+    };
+}
+
+static float first_loss_scale(const struct zt_recipe *r)
+{
+    if (r->precision != ZT_PREC_FP16)
+        return 1;
+    return r->fp16.loss_scale > 0 ? (float)r->fp16.loss_scale
+                                  : ldexpf(1, (int)r->fp16.initial_scale_power);
+}
+
 static struct zt_step_block initial_step_block(const struct zt_recipe *r)
 {
     struct zt_step_block sb = {
         .adam_t = 1,
         .grad_scale = 1,
-        .loss_scale = 1,
+        .loss_scale = first_loss_scale(r),
+        .scaler = loss_scaler(r),
         .beta1 = (float)r->optimizer.beta1,
         .beta2 = (float)r->optimizer.beta2,
         .eps = (float)r->optimizer.eps,
@@ -261,20 +284,75 @@ static int report_step(struct run *run, const struct zt_step_outcome *o, struct 
     return rc;
 }
 
-/* A step without a target changes nothing; said the first time, counted as skipped every time. */
-static int report_masked(struct run *run, const struct zt_step_block *sb, struct zt_err *err)
+static int notice(const struct run *run, const char *text, struct zt_err *err)
 {
-    if (sb->tokens || run->said_masked)
+    return report(run, json_pack("{s:s, s:s}", "type", "notice", "text", text), err);
+}
+
+/*
+ * ", first in unit h.3": where backward met the first gradient that is not finite. Nothing when the
+ * loss is not either: then all of them are.
+ */
+static const char *bad_unit(const struct run *run, const struct zt_step_block *sb, char *buf,
+                            size_t size)
+{
+    if (sb->bad_unit < 0 || !isfinite(sb->loss))
+        buf[0] = '\0';
+    else
+        snprintf(buf, size, ", first in unit %s", run->plan->units[sb->bad_unit].name);
+    return buf;
+}
+
+/*
+ * Every overflow is said. A step without a target changes nothing either; that is said the first time.
+ * Both count as skipped.
+ */
+static int report_skipped(struct run *run, const struct zt_step_block *sb, struct zt_err *err)
+{
+    char text[320], unit[128];
+    struct zt_step_block next = *sb;
+    zt_step_next(&next);
+    if (sb->overflow && sb->scaler.dynamic)
+        snprintf(text, sizeof text,
+                 "step %lld is skipped: the gradient overflowed at loss scale %.9g%s; next %.9g",
+                 (long long)sb->step + 1, (double)sb->loss_scale,
+                 bad_unit(run, sb, unit, sizeof unit), (double)next.loss_scale);
+    else if (sb->overflow)
+        snprintf(text, sizeof text, "step %lld is skipped: the %s is not finite%s",
+                 (long long)sb->step + 1, isfinite(sb->loss) ? "gradient" : "loss",
+                 bad_unit(run, sb, unit, sizeof unit));
+    else if (!sb->tokens && !run->said_masked)
+        snprintf(text, sizeof text,
+                 "step %lld: every target of the batch is masked: nothing is learnt from it, and "
+                 "it counts as skipped (said once)",
+                 (long long)sb->step + 1);
+    else
         return 0;
-    run->said_masked = true;
-    struct zt_str text = {0};
-    zt_str_printf(&text,
-                  "step %lld: every target of the batch is masked: nothing is learnt from it, and "
-                  "it counts as skipped (said once)",
-                  (long long)sb->step + 1);
-    int rc = report(run, json_pack("{s:s, s:s}", "type", "notice", "text", zt_str_get(&text)), err);
-    zt_str_release(&text);
-    return rc;
+    run->said_masked |= !sb->tokens;
+    return notice(run, text, err);
+}
+
+/* Does training go on after a step that is not finite? */
+static int judge(const struct run *run, const struct zt_step_block *sb, struct zt_err *err)
+{
+    char unit[128];
+    bad_unit(run, sb, unit, sizeof unit);
+    if (!sb->overflow)
+        return 0;
+    if (zt_loss_scale_at_end(&sb->scaler, sb->loss_scale))
+        return zt_err_set(err, ZT_ENUMERIC,
+                          "step %lld: the gradient overflowed in fp16%s, and the loss scale, %.9g, "
+                          "is the least that fp16.min_loss_scale allows; lower the learning rate, "
+                          "clip the gradient, or train in bf16",
+                          (long long)sb->step + 1, unit, (double)sb->loss_scale);
+    if (sb->scaler.dynamic || run->r->train.on_nonfinite == ZT_NONFINITE_SKIP)
+        return 0;
+    return zt_err_set(err, ZT_ENUMERIC,
+                      "step %lld: the %s is not finite%s (loss %g, gradient norm %g); lower the "
+                      "learning rate%s, or set train.on_nonfinite: skip to leave out such steps",
+                      (long long)sb->step + 1, isfinite(sb->loss) ? "gradient" : "loss", unit,
+                      fabs(sb->loss), fabs(sb->grad_norm), /* no "-nan" */
+                      run->r->precision == ZT_PREC_FP16 ? " or fp16.loss_scale (0: dynamic)" : "");
 }
 
 /* Take in the result of TRAIN run `i`; every rank comes to the same conclusions. */
@@ -282,25 +360,21 @@ static int conclude(struct run *run, int64_t i, struct zt_err *err)
 {
     struct zt_step_outcome o;
     int rc = zt_engine_outcome(&run->engine, i, &o, err);
-    if (!rc && run->env->rank == 0)
-        rc = report_step(run, &o, err);
-    const struct zt_step_block *sb = &o.result.sb;
-    if (!rc && run->env->rank == 0)
-        rc = report_masked(run, sb, err);
     if (rc)
         return rc;
+    const struct zt_step_block *sb = &o.result.sb;
     bool low = sb->tokens > 0 && sb->loss <= run->r->train.stop_at_loss;
+    if (run->env->rank == 0)
+        rc = report_step(run, &o, err);
     if (o.result.vote.stop)
         run->stop = STOP_ASKED;
     else if (low && run->r->train.eval_every == 0 && run->stop == GO_ON)
         run->stop = STOP_AT_LOSS;
-    if (o.result.vote.nonfinite && run->r->train.on_nonfinite == ZT_NONFINITE_ERROR)
-        return zt_err_set(err, ZT_ENUMERIC,
-                          "step %lld: the %s is not finite (loss %g, gradient norm %g); lower the "
-                          "learning rate, or set train.on_nonfinite: skip to leave out such steps",
-                          (long long)sb->step + 1, isfinite(sb->loss) ? "gradient" : "loss",
-                          fabs(sb->loss), fabs(sb->grad_norm)); /* no "-nan" */
-    return 0;
+    if (!rc)
+        rc = judge(run, sb, err);
+    if (!rc && run->env->rank == 0)
+        rc = report_skipped(run, sb, err);
+    return rc;
 }
 
 /*

@@ -2,7 +2,7 @@
 # Understood, but not carried out: exit status 4, and in words.
 . "$REPO/test/cli/common.bash"
 tiny
-for s in fp16.enabled=true optimizer.type=Lamb zero_optimization.offload_param.device=nvme \
+for s in amp.enabled=true optimizer.type=Lamb zero_optimization.offload_param.device=nvme \
     zero_optimization.offload_optimizer.device=cpu model.resid_pdrop=0.1 sparse_attention.mode=fixed \
     activation_checkpointing.partition_activations=true flops_profiler.enabled=true; do
     try train tiny.yaml --set $s

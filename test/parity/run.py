@@ -149,9 +149,17 @@ def fixture_traces(fixture):
                      lambda r=r, n=ranks, w=want: trace(Run(n, r), w))
 
 
+# A first scale that overflows a few times: a run skips some of its steps and applies the others.
+FP16 = {"fp16.enabled": True, "fp16.initial_scale_power": 21, "fp16.hysteresis": 1,
+        "fp16.loss_scale_window": 3, "train.steps": 10}
+
+
 def same_bits(name, ranks, variants):
     def check():
         first, *rest = [(label, Run(ranks, r)) for label, r in variants]
+        if variants[0][1].get("fp16"):
+            skipped, steps = first[1].steps[-1]["skipped"], len(first[1].steps)
+            assert 0 < skipped < steps, f"{skipped} of {steps} steps skipped"
         for label, run in rest:
             assert run.bits() == first[1].bits(), \
                 f"{label} differs from {first[0]}: {run.bits()} / {first[1].bits()}"
@@ -160,26 +168,26 @@ def same_bits(name, ranks, variants):
 
 
 def stages_bit_for_bit():
-    for precision in ("fp32", "bf16"):
-        bf16 = {"bf16.enabled": precision == "bf16"}
+    types = {"fp32": {}, "bf16": {"bf16.enabled": True}, "fp16": FP16}
+    for precision, typed in types.items():
         for ranks in (2,) if quick else (2, 3):
-            base = {"gradient_accumulation_steps": 1, **bf16}
+            base = {"gradient_accumulation_steps": 1, **typed}
             same_bits(f"stages {precision} ranks={ranks} accum=1", ranks,
                       [(f"stage {s} overlap {o}", text_recipe(**base, **{
                           "zero_optimization.stage": s, "zero_optimization.overlap_comm": o}))
                        for s in range(4) for o in ((True,) if quick else (True, False))])
             if quick:
                 continue
-            every = {"train.reduce_every_micro_batch": True, **bf16}
+            every = {"train.reduce_every_micro_batch": True, **typed}
             same_bits(f"stages {precision} ranks={ranks} accum=2, reduced every micro-batch", ranks,
                       [(f"stage {s}", text_recipe(**every, **{"zero_optimization.stage": s}))
                        for s in range(4)])
             same_bits(f"recomputation {precision} ranks={ranks}", ranks,
-                      [(f"{policy}", text_recipe(**bf16, **{
+                      [(f"{policy}", text_recipe(**typed, **{
                           "zero_optimization.stage": 3, "activation_checkpointing.policy": policy}))
                        for policy in ("none", "block")])
             same_bits(f"prefetch window {precision} ranks={ranks}", ranks,
-                      [(f"{n}", text_recipe(**bf16, **{
+                      [(f"{n}", text_recipe(**typed, **{
                           "zero_optimization.stage": 3, "zero_optimization.stage3_prefetch_bucket_size": n}))
                        for n in (1, 20000, 50000000)])
 
@@ -298,6 +306,55 @@ def packed_documents():
         for precision in ("fp32",) if quick else ("fp32", "bf16"):
             test(f"packed documents are samples of their own, {model} {precision}",
                  lambda: check(model, precision == "bf16"))
+
+
+def loss_scale():
+    """Cases P01, P03: skipped everywhere; the schedule waits; the scale is DeepSpeed's."""
+    base = {**FP16, "fp16.loss_scale_window": 2, "gradient_accumulation_steps": 1,
+            "scheduler": {"type": "Cosine", "params": {"warmup_steps": 100,
+                                                              "total_steps": 1000}}}
+
+    def check(hysteresis, consecutive):
+        run = Run(2, text_recipe(**{**base, "fp16.hysteresis": hysteresis, "train.steps": 14,
+                                    "fp16.consecutive_hysteresis": consecutive,
+                                    "zero_optimization.stage": 2}))
+        scale, left, last, applied = 2.0**21, hysteresis, -1, 0
+        for i, x in enumerate(run.steps):
+            assert x["loss_scale"] == scale, f"scale of step {i + 1} is {x['loss_scale']}, not {scale}"
+            assert abs(x["lr"] - 1e-3 * (applied + 1) / 101) < 1e-10, f"rate of step {i + 1}: {x['lr']}"
+            if x["grad_norm"] is None:
+                last = i
+                left, scale = (left - 1, scale) if left > 1 else (left, scale / 2)
+                continue
+            applied += 1
+            grows = i - last - 1 > 0 and (i - last - 1) % 2 == 0
+            left = hysteresis if grows or consecutive else left
+            scale *= 2 if grows else 1
+        assert 0 < applied < len(run.steps), f"{applied} updates applied"
+        assert f"{applied} of 14 updates applied" in run.text, "the summary does not say it"
+        assert run.text.count(" is skipped: the gradient overflowed at loss scale ") == 14 - applied
+    test("loss scale, hysteresis 1", lambda: check(1, False))
+    if not quick:
+        test("loss scale, hysteresis 2", lambda: check(2, False))
+        test("loss scale, consecutive hysteresis", lambda: check(2, True))
+
+    def nothing_changes(stage):
+        high = {**FP16, "zero_optimization.stage": stage, "fp16.initial_scale_power": 60}
+        none = Run(2, text_recipe(**{**high, "train.steps": 0}))
+        run = Run(2, text_recipe(**{**high, "train.steps": 3}))
+        assert run.steps[-1]["skipped"] == 3, "a scale of 2^60 did not overflow"
+        assert run.digest == none.digest, "parameters, master weights or moments changed"
+    for stage in (3,) if quick else range(4):
+        test(f"a skipped step changes nothing, stage {stage}", lambda s=stage: nothing_changes(s))
+
+    def close_to_fp32():
+        one = {"gradient_accumulation_steps": 1, "train.steps": 6}
+        want = Run(2, text_recipe(**one))
+        got = Run(2, text_recipe(**one, **{"fp16.enabled": True, "fp16.loss_scale": 1024}))
+        close(got.loss, want.loss, 2e-3, "loss in fp16")
+        for g, w in zip(got.norm, want.norm):  # case P07: unscaled, whatever the scale
+            assert abs(g - w) <= 2e-2 * w, f"gradient norm {g}, in fp32 {w}"
+    test("fp16 with a static scale is near fp32", close_to_fp32)
 
 
 def schedules():
@@ -495,6 +552,7 @@ other_models_bit_for_bit()
 across_ranks()
 memory_as_predicted()
 communication_type()
+loss_scale()
 schedules()
 skipped_steps()
 seeds()

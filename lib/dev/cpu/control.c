@@ -22,6 +22,18 @@ int zt_cpu_count_finish(const struct zt_count_finish *a, int n_threads, struct z
     return 0;
 }
 
+/* Backward goes from the last unit to the first. */
+static int first_bad_unit(const struct zt_norm_finish *a)
+{
+    const double *records = a->records;
+    size_t stride = a->record_bytes / sizeof(double);
+    for (int u = a->n_units - 1; u >= 0; u--)
+        for (int r = 0; r < a->n_ranks; r++)
+            if (!isfinite(records[(size_t)r * stride + (size_t)u]))
+                return u;
+    return -1;
+}
+
 int zt_cpu_norm_finish(const struct zt_norm_finish *a, int n_threads, struct zt_err *err)
 {
     (void)n_threads;
@@ -46,6 +58,7 @@ int zt_cpu_norm_finish(const struct zt_norm_finish *a, int n_threads, struct zt_
     sb->tokens = tokens;
     sb->grad_norm = norm;
     sb->grad_norm_clipped = finite ? norm * clip : norm;
+    sb->bad_unit = first_bad_unit(a);
     sb->grad_scale = finite ? (float)(clip / (double)sb->loss_scale) : 0.0f;
     return 0;
 }
@@ -66,6 +79,7 @@ int zt_cpu_vote_finish(const struct zt_vote_finish *a, int n_threads, struct zt_
 {
     (void)n_threads;
     (void)err;
+    a->sb->overflow = a->vote->nonfinite;
     a->sb->apply = !a->vote->nonfinite && a->sb->tokens > 0;
     return 0;
 }

@@ -112,6 +112,24 @@ TEST(dev_norm_not_finite_is_skipped_and_no_nan)
     }
 }
 
+/* Case P03: an overflow in rank 1's slice alone is one; the unit that backward met first is named. */
+TEST(dev_norm_overflow_on_one_rank_p03)
+{
+    double values[] = {1, 2, 3, 0.5, 1, INFINITY, NAN, 0.5}; /* 2 ranks x (3 units, 1 loss) */
+    struct norm_result n = finish(values, 2, 3, 1, 4, 1024, 1);
+    CHECK_INT(n.sb.bad_unit, 2);
+    CHECK_INT(n.sb.overflow, 1);
+    CHECK_INT(n.sb.apply, 0);
+    CHECK(n.sb.grad_scale == 0);
+    values[6] = 4;
+    CHECK_INT(finish(values, 2, 3, 1, 4, 1024, 1).sb.bad_unit, 1);
+    values[5] = 4;
+    n = finish(values, 2, 3, 1, 4, 1024, 1);
+    CHECK_INT(n.sb.bad_unit, -1);
+    CHECK_INT(n.sb.overflow, 0);
+    CHECK_INT(n.sb.apply, 1);
+}
+
 /* Case B03: nothing to learn from: loss 0, and the weights stay. */
 TEST(dev_norm_no_tokens_b03)
 {

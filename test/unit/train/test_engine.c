@@ -376,7 +376,7 @@ TEST(engine_memory_is_as_planned)
 {
     for (int stage = 0; stage < 4; stage++) {
         struct rank ranks[MAX_RANKS];
-        struct job j = job(3, stage, ZT_BF16);
+        struct job j = job(3, stage, stage & 1 ? ZT_F16 : ZT_BF16);
         run_job(&j, ranks);
         RETURN_IF_FAILED();
         for (int r = 0; r < j.n_ranks; r++)
