@@ -1,6 +1,6 @@
 # zerotrain. `make`, `make test`, `make check`, `make bench`, `make install`.
 # SAN=address|thread: sanitizer build, in its own folder. `make SAN=fuzzer CC=clang-14 fuzzers`: libFuzzer
-# targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build). CUDA=0|1 forces the CUDA part off or on.
+# targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build). WERROR=: warnings stay warnings.
 
 SAN     ?=
 ifeq ($(origin CC),default)
