@@ -242,10 +242,11 @@ static int open_sources(struct zt_dataset *d, struct zt_err *err)
         o.weights = NULL;
         o.paths = (struct zt_str_list){1, &paths->items[i]};
         o.seed += (uint64_t)i; /* equally many samples are not in the same order */
-        rc = zt_dataset_open(&o, &d->sources[i], err);
+        struct zt_dataset *source;
+        rc = zt_dataset_open(&o, &source, err);
         if (rc)
             break;
-        const struct zt_dataset *source = d->sources[i];
+        d->sources[i] = source;
         struct zt_token_file first = {.name = source->first_name, .kind = source->kind};
         rc = check_kind(d, &first, err);
         d->n_files += source->n_files;
