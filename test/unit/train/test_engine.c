@@ -16,6 +16,7 @@ enum { MAX_RANKS = 4, STEPS = 5 };
 struct job {
     int n_ranks;
     struct zt_plan_config cfg;
+    const struct zt_model_config *mc;
     struct zt_model *model;
     struct zt_shm_job shm;
     int arena_fds[MAX_RANKS];
@@ -197,22 +198,40 @@ static void *rank_main(void *p)
     return NULL;
 }
 
+static const struct zt_model_config gpt2 = {.type = ZT_MODEL_GPT2,
+                                            .n_layer = 3,
+                                            .n_head = 2,
+                                            .n_embd = 40,
+                                            .vocab_size = 257,
+                                            .n_positions = 24,
+                                            .norm_eps = 1e-5f,
+                                            .initializer_range = 0.02f,
+                                            .tie_embeddings = true};
+
+/* Everything that a block built like Llama's may have. */
+static const struct zt_model_config llama = {.type = ZT_MODEL_LLAMA,
+                                             .n_layer = 2,
+                                             .n_head = 3,
+                                             .n_kv_head = 1,
+                                             .head_dim = 14,
+                                             .n_embd = 24,
+                                             .n_inner = 56,
+                                             .vocab_size = 257,
+                                             .n_positions = 24,
+                                             .norm_eps = 1e-5f,
+                                             .initializer_range = 0.02f,
+                                             .qkv_bias = true,
+                                             .o_bias = true,
+                                             .mlp_bias = true,
+                                             .qk_norm = true};
+
 static void run_job(struct job *j, struct rank ranks[MAX_RANKS])
 {
     struct zt_arena arena = {0};
     struct zt_err err;
     pthread_t threads[MAX_RANKS];
-    struct zt_model_config mc = {.type = ZT_MODEL_GPT2,
-                                 .n_layer = 3,
-                                 .n_head = 2,
-                                 .n_embd = 40,
-                                 .vocab_size = 257,
-                                 .n_positions = 24,
-                                 .norm_eps = 1e-5f,
-                                 .initializer_range = 0.02f,
-                                 .tie_embeddings = true};
     memset(ranks, 0, MAX_RANKS * sizeof *ranks);
-    CHECK_OK(zt_model_build(&mc, &arena, &j->model, &err), err);
+    CHECK_OK(zt_model_build(j->mc, &arena, &j->model, &err), err);
     int control;
     CHECK_OK(zt_shm_job_create(j->n_ranks, &control, j->arena_fds, &err), err);
     j->shm = (struct zt_shm_job){control, j->n_ranks, j->arena_fds};
@@ -235,6 +254,7 @@ static void run_job(struct job *j, struct rank ranks[MAX_RANKS])
 static struct job job(int n_ranks, int stage, enum zt_dtype dtype)
 {
     return (struct job){.n_ranks = n_ranks,
+                        .mc = &gpt2,
                         .drop_wait = -1,
                         .drop_access = -1,
                         .cfg = {.stage = stage,
@@ -315,9 +335,10 @@ TEST(engine_stages_same_bits_without_overlap)
  */
 TEST(engine_serial_same_bits)
 {
-    for (int stage = 0; stage < 4; stage++) {
+    for (int i = 0; i < 8; i++) {
         struct bits a, b;
-        struct job j = job(2, stage, stage & 1 ? ZT_BF16 : ZT_F32);
+        struct job j = job(2, i % 4, i & 1 ? ZT_BF16 : ZT_F32);
+        j.mc = i < 4 ? &gpt2 : &llama;
         j.cfg.accum = 2;
         collect(&j, &a);
         RETURN_IF_FAILED();
