@@ -260,6 +260,46 @@ static void bench_rows(const struct bench *b, enum zt_dtype t)
     }
 }
 
+/* Llama: 4096 rows of 12 + 4 heads of 64; SwiGLU of 4096 x 2048. */
+static void bench_llama(const struct bench *b, enum zt_dtype t)
+{
+    enum { ROWS = 4096, HEADS = 12, KV_HEADS = 4, DIM = 64, INNER = 2048 };
+    static int32_t positions[ROWS];
+    const double bytes = (double)zt_dtype_bytes(t);
+    double s;
+    char name[64];
+    for (int i = 0; i < ROWS; i++)
+        positions[i] = i;
+    struct zt_rope rope = {.rows = ROWS,
+                           .ldq = HEADS * DIM,
+                           .ldk = KV_HEADS * DIM,
+                           .n_head = HEADS,
+                           .n_kv_head = KV_HEADS,
+                           .head_dim = DIM,
+                           .positions = positions,
+                           .rule = {.kind = ZT_ROPE_PLAIN, .theta = 10000},
+                           .q = ref(b, 0, t),
+                           .k = ref(b, 1, t)};
+    struct zt_swiglu_fwd fwd = {ROWS * INNER, ref(b, 0, t), ref(b, 1, t), ref(b, 2, t)};
+    struct zt_swiglu_bwd bwd = {ROWS * INNER, ref(b, 2, t), ref(b, 0, t),
+                                ref(b, 1, t), ref(b, 3, t), ref(b, 4, t)};
+    snprintf(name, sizeof name, "rope %s 4096 x (12 + 4) x 64", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, rope, &rope);
+        report(b, name, s, 0, 2 * bytes * ROWS * (HEADS + KV_HEADS) * DIM);
+    }
+    snprintf(name, sizeof name, "swiglu %s fwd 4096x2048", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, swiglu_fwd, &fwd);
+        report(b, name, s, 0, 3 * bytes * ROWS * INNER);
+    }
+    snprintf(name, sizeof name, "swiglu %s bwd 4096x2048", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, swiglu_bwd, &bwd);
+        report(b, name, s, 0, 5 * bytes * ROWS * INNER);
+    }
+}
+
 static void bench_loss(const struct bench *b, enum zt_dtype t)
 {
     enum { ROWS = 256, VOCAB = 50257, LD = 50304 };
@@ -361,6 +401,7 @@ int main(int argc, char **argv)
         bench_matmul(&b, t);
         bench_attention(&b, t);
         bench_rows(&b, t);
+        bench_llama(&b, t);
         bench_loss(&b, t);
     }
     bench_optimizer(&b);
