@@ -229,31 +229,49 @@ static int add_files(struct zt_dataset *d, struct zt_err *err)
     return rc;
 }
 
-/* A source for each path, which must be of one kind. */
-static int open_sources(struct zt_dataset *d, struct zt_err *err)
+static int open_files(const struct zt_dataset_opts *opts, struct zt_dataset **out,
+                      struct zt_err *err)
 {
-    const struct zt_str_list *paths = &d->opts.paths;
-    int rc = zt_blend_init(&d->blend, d->opts.weights, paths->n, err);
+    struct zt_dataset *d = zt_xcalloc(1, sizeof *d);
+    d->opts = *opts;
+    int rc = add_files(d, err);
+    d->opts.paths = d->opts.masks = (struct zt_str_list){0}; /* the caller's */
+    *out = d;
+    return rc;
+}
+
+/* Source i, which must be of the same kind as those before it. */
+static int add_source(struct zt_dataset *d, int i, struct zt_err *err)
+{
+    struct zt_dataset_opts o = d->opts;
+    o.paths = (struct zt_str_list){1, &d->opts.paths.items[i]};
+    o.seed += (uint64_t)i; /* equally many samples are not in the same order */
+    int rc = open_files(&o, &d->sources[i], err);
     if (rc)
         return rc;
-    d->sources = zt_xcalloc((size_t)paths->n, sizeof(struct zt_dataset *));
-    for (int i = 0; !rc && i < paths->n; i++) {
-        struct zt_dataset_opts o = d->opts;
-        o.weights = NULL;
-        o.paths = (struct zt_str_list){1, &paths->items[i]};
-        o.seed += (uint64_t)i; /* equally many samples are not in the same order */
-        struct zt_dataset *source;
-        rc = zt_dataset_open(&o, &source, err);
-        if (rc)
-            break;
-        d->sources[i] = source;
-        struct zt_token_file first = {.name = source->first_name, .kind = source->kind};
-        rc = check_kind(d, &first, err);
-        d->n_files += source->n_files;
-        if (!rc && (!zt_add_i64(d->n_samples, source->n_samples, &d->n_samples) ||
-                    !zt_add_i64(d->n_tokens, source->n_tokens, &d->n_tokens)))
-            rc = zt_err_set(err, ZT_EINPUT, "%s: more than 2^63 tokens in all", paths->items[i]);
-    }
+    const struct zt_dataset *source = d->sources[i];
+    struct zt_token_file first = {.name = source->first_name, .kind = source->kind};
+    d->n_files += source->n_files;
+    if (!zt_add_i64(d->n_samples, source->n_samples, &d->n_samples) ||
+        !zt_add_i64(d->n_tokens, source->n_tokens, &d->n_tokens))
+        return zt_err_set(err, ZT_EINPUT, "%s: more than 2^63 tokens in all", first.name);
+    return check_kind(d, &first, err);
+}
+
+static int open_sources(const struct zt_dataset_opts *opts, struct zt_dataset **out,
+                        struct zt_err *err)
+{
+    struct zt_dataset *d = zt_xcalloc(1, sizeof *d);
+    d->opts = *opts;
+    *out = d;
+    int rc = zt_blend_init(&d->blend, opts->weights, opts->paths.n, err);
+    if (rc)
+        return rc;
+    d->sources = zt_xcalloc((size_t)opts->paths.n, sizeof(struct zt_dataset *));
+    for (int i = 0; !rc && i < opts->paths.n; i++)
+        rc = add_source(d, i, err);
+    d->opts.paths = d->opts.masks = (struct zt_str_list){0}; /* the caller's */
+    d->opts.weights = NULL;
     return rc;
 }
 
@@ -262,16 +280,11 @@ int zt_dataset_open(const struct zt_dataset_opts *opts, struct zt_dataset **out,
     int rc = check_opts(opts, err);
     if (rc)
         return rc;
-    struct zt_dataset *d = zt_xcalloc(1, sizeof *d);
-    d->opts = *opts;
-    rc = opts->weights ? open_sources(d, err) : add_files(d, err);
-    d->opts.paths = d->opts.masks = (struct zt_str_list){0}; /* the caller's */
-    d->opts.weights = NULL;
+    rc = opts->weights ? open_sources(opts, out, err) : open_files(opts, out, err);
     if (rc) {
-        zt_dataset_free(d);
-        d = NULL;
+        zt_dataset_free(*out);
+        *out = NULL;
     }
-    *out = d;
     return rc;
 }
 
