@@ -30,6 +30,7 @@
 #include "base/dtype.h"
 #include "base/err.h"
 #include "dev/rope.h"
+#include "dev/optimizer.h"
 #include "dev/step.h"
 
 enum { ZT_DEV_ABI = 1 };
@@ -213,15 +214,16 @@ struct zt_update_range {
 };
 
 /*
- * AdamW over ranges of flat buffers, one pass (dev/adamw.h). Does nothing when sb->apply is 0.
- * With `master` absent the parameter is fp32 and its own master.
+ * UPDATE: one optimizer over ranges of flat buffers, one pass (dev/adam.h, dev/lion.h). Does nothing
+ * when sb->apply is 0. With `master` absent the parameter is fp32 and its own master.
  */
-struct zt_adamw {
+struct zt_update {
+    enum zt_optimizer optimizer;
     const struct zt_update_range *ranges; /* host memory, valid for the life of the plan */
     int n_ranges;
     const struct zt_step_block *sb;
     struct zt_ref grad;
-    float *m, *v;
+    float *m, *v;         /* v NULL where the optimizer has none */
     struct zt_ref master; /* fp32, optional */
     struct zt_ref param;
 };
@@ -361,7 +363,7 @@ struct zt_dev_ops {
     void (*cross_entropy)(struct zt_stream *s, const struct zt_cross_entropy *a);
     void (*count_targets)(struct zt_stream *s, const struct zt_count_targets *a);
     void (*count_finish)(struct zt_stream *s, const struct zt_count_finish *a);
-    void (*adamw)(struct zt_stream *s, const struct zt_adamw *a);
+    void (*update)(struct zt_stream *s, const struct zt_update *a);
     void (*sum_sq)(struct zt_stream *s, const struct zt_sum_sq *a);
     void (*norm_finish)(struct zt_stream *s, const struct zt_norm_finish *a);
     void (*vote_begin)(struct zt_stream *s, const struct zt_vote_begin *a);

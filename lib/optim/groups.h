@@ -11,7 +11,7 @@
 
 /*
  * Ranges of elements [begin, end) of the unit, relative to `begin`, in rising order, for struct
- * zt_adamw.ranges. They are in the arena. Returns their number; 0 (with *out not NULL) when the
+ * zt_update.ranges. They are in the arena. Returns their number; 0 (with *out not NULL) when the
  * slice is all padding or frozen. Touching ranges of the same setting are one.
  */
 int zt_update_ranges(const struct zt_plan *p, int unit, int64_t begin, int64_t end,

@@ -30,7 +30,7 @@ struct zt_unit_state {
     struct zt_grad_types types;
     int64_t slice_real; /* elements of this rank's slice that are no padding */
     int param;          /* persistent: full, or this rank's slice at stage 3 */
-    int master, m, v;   /* persistent; master -1: fp32 parameters are their own */
+    int master, m, v;   /* persistent; -1: fp32 parameters are their own master; no v */
     int grad;           /* full gradient being built; -1: none yet */
     int cast;           /* CAST's copy of it */
     int reduced;        /* buffer that holds the reduced slice; may be grad */

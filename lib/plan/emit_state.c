@@ -37,12 +37,14 @@ static void unit_state(struct zt_emit *e, int u)
                                             .arena = e->state_arena,
                                             .dtype = ZT_F32,
                                             .mb = -1});
-    s->v = zt_emit_unit_buf(e, u, full,
-                            (struct zt_buf){.name = unit_name(e, "v", u),
-                                            .cat = ZT_CAT_OPT_V,
-                                            .arena = e->state_arena,
-                                            .dtype = ZT_F32,
-                                            .mb = -1});
+    s->v = -1;
+    if (zt_optimizer_has_v(e->p->cfg.optimizer))
+        s->v = zt_emit_unit_buf(e, u, full,
+                                (struct zt_buf){.name = unit_name(e, "v", u),
+                                                .cat = ZT_CAT_OPT_V,
+                                                .arena = e->state_arena,
+                                                .dtype = ZT_F32,
+                                                .mb = -1});
 }
 
 static int control(struct zt_emit *e, const char *name, enum zt_arena_id arena, size_t bytes)
@@ -158,7 +160,8 @@ static void init_unit(struct zt_emit *e, int u, int staging)
     if (s->master >= 0)
         zt_emit_whole(e, ZT_R_MASTER, ZT_WRITE, s->master);
     zt_emit_whole(e, ZT_R_M, ZT_WRITE, s->m);
-    zt_emit_whole(e, ZT_R_V, ZT_WRITE, s->v);
+    if (s->v >= 0)
+        zt_emit_whole(e, ZT_R_V, ZT_WRITE, s->v);
 }
 
 static int staging_buf(struct zt_emit *e)

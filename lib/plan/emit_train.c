@@ -237,13 +237,14 @@ static void update_operands(struct zt_emit *e, int u, int param, enum zt_role ro
     const struct zt_unit_state *s = &e->units[u];
     const int rw = ZT_READ | ZT_WRITE;
     zt_emit_whole(e, ZT_R_M, rw, s->m);
-    zt_emit_whole(e, ZT_R_V, rw, s->v);
+    if (s->v >= 0)
+        zt_emit_whole(e, ZT_R_V, rw, s->v);
     if (s->master >= 0)
         zt_emit_whole(e, ZT_R_MASTER, rw, s->master);
     state_slice(e, role, s->master >= 0 ? ZT_WRITE : rw, param);
 }
 
-/* Bytes that AdamW moves: gradient in; m, v and fp32 weight in and out; 16-bit parameter out. */
+/* Bytes that UPDATE moves: gradient in; states and fp32 weight in and out; 16-bit parameter out. */
 static double update_bytes(const struct zt_emit *e, int u)
 {
     const struct zt_unit *unit = &e->p->units[u];
@@ -251,7 +252,8 @@ static double update_bytes(const struct zt_emit *e, int u)
     const double n = (double)(e->rows.state_full ? unit->padded_elems : unit->slice_elems);
     const double grad = (double)zt_dtype_bytes(e->p->bufs[s->final].dtype);
     const double param = s->master >= 0 ? (double)zt_dtype_bytes(e->p->cfg.dtype) : 0;
-    return n * (3 * 2 * sizeof(float) + grad + param);
+    const double states = s->v >= 0 ? 2 : 1;
+    return n * ((states + 1) * 2 * sizeof(float) + grad + param);
 }
 
 static void emit_update_device(struct zt_emit *e, int u)

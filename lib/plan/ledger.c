@@ -100,10 +100,10 @@ static double model_flops(const struct zt_plan *p)
            (double)cfg->seq_len * cfg->accum;
 }
 
-/* Parameters and gradients of e bytes, m and v, and a master where e is 2. */
-static double formula_bytes(double n, double e, int stage, int n_ranks)
+/* Parameters and gradients of e bytes, 4 bytes for each state, and a master where e is 2. */
+static double formula_bytes(double n, double e, enum zt_optimizer o, int stage, int n_ranks)
 {
-    const double state = e == 2 ? 12 : 8;
+    const double state = (zt_optimizer_has_v(o) ? 8 : 4) + (e == 2 ? 4 : 0);
     const double full[4] = {2 * e + state, 2 * e, e, 0};
     const double sharded[4] = {0, state, e + state, 2 * e + state};
     return n * full[stage] + n * sharded[stage] / n_ranks;
@@ -111,7 +111,7 @@ static double formula_bytes(double n, double e, int stage, int n_ranks)
 
 double zt_state_bytes(double n_params, int stage, int n_ranks)
 {
-    return formula_bytes(n_params, 2, stage, n_ranks);
+    return formula_bytes(n_params, 2, ZT_ADAMW, stage, n_ranks);
 }
 
 void zt_plan_ledger(struct zt_plan *p)
@@ -132,6 +132,7 @@ void zt_plan_ledger(struct zt_plan *p)
             l->flops += op->cost;
     }
     l->model_flops = model_flops(p);
-    l->formula_bytes = formula_bytes(
-        (double)p->model->n_elems, (double)zt_dtype_bytes(p->cfg.dtype), p->cfg.stage, p->n_shards);
+    l->formula_bytes =
+        formula_bytes((double)p->model->n_elems, (double)zt_dtype_bytes(p->cfg.dtype),
+                      p->cfg.optimizer, p->cfg.stage, p->n_shards);
 }

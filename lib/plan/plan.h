@@ -177,16 +177,16 @@ struct zt_access {
  *                         Eval: r LOSS (zt_eval_record), w PARTIALS_ALL
  *   VOTE        COMM      w REQUEST (the host's wish, then sent), w VOTE, rw STEP
  *   RESULT      COPY_OUT  r STEP, r VOTE, w RESULT. Eval: r PARTIALS_ALL, generate: r LOGITS
- *   UPDATE      COMPUTE   r STEP, r GRAD or GSHARD, rw M, rw V, then fp32: rw PARAM or SHARD;
+ *   UPDATE      COMPUTE   r STEP, r GRAD or GSHARD, rw M, [rw V], then fp32: rw PARAM or SHARD;
  *                         16 bits: rw MASTER, w PARAM or SHARD. Ranges are the same elements in
  *                         all of them
  *   STEP        COMPUTE   rw STEP
  *   LOAD_UNIT   HOST      w HPARAM: fp32 values of the elements of PARAM or SHARD in the next row
- *   FETCH       COPY_IN   init: r HPARAM, w PARAM or SHARD, [w MASTER], w M, w V (zeroed); MASTER
+ *   FETCH       COPY_IN   init: r HPARAM, w PARAM or SHARD, [w MASTER], w M, [w V] (zeroed); MASTER
  *                         may be a part ("own") of HPARAM. unit -1: w STEP
  *
  * With offload_optimizer: EVICT (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE
- * on HOST: r STEP (inside RESULT), r HGRAD, rw M, rw V, rw MASTER, w HPARAM; FETCH r HPARAM,
+ * on HOST: r STEP (inside RESULT), r HGRAD, rw M, [rw V], rw MASTER, w HPARAM; FETCH r HPARAM,
  * w PARAM or SHARD.
  */
 enum zt_op_kind {
@@ -298,6 +298,7 @@ struct zt_plan_config {
     int64_t eval_micro_batch; /* 0: no eval program */
     bool generate;            /* a program for text samples (batch 1) */
     enum zt_recompute recompute;
+    enum zt_optimizer optimizer;
     enum zt_offload offload_optimizer, offload_param;
     bool overlap_comm;             /* false: collectives run on the compute stream */
     bool reduce_every_micro_batch; /* stages 0 and 1 reduce like stage 2: bit-identical with it */
@@ -337,7 +338,7 @@ struct zt_ledger {
     double sent[ZT_N_OP_KINDS]; /* bytes this rank sends in a train step, by op kind */
     double flops;               /* of a train step, this rank */
     double model_flops;         /* without recomputation */
-    /* The closed formula: 2-byte (or 4-byte) parameters and gradients, fp32 master, m, v. */
+    /* The closed formula: 2-byte (or 4-byte) parameters and gradients, fp32 master and optimizer state. */
     double formula_bytes;
 };
 

@@ -202,12 +202,16 @@ static void print_formula(struct table *t)
         {"  padding, batch, unused", rest},
     };
     bytes_rows(t, rows, ZT_ARRAY_LEN(rows));
-    zt_str_puts(t->out, "\nFormula, stages 0 to 3, P parameters on N ranks: ");
-    zt_str_puts(t->out, t->plans[0]->cfg.dtype == ZT_F32
-                            ? "16 P, 8 P + 8 P/N, 4 P + 12 P/N, 16 P/N\n(4-byte parameters and "
-                              "gradients, fp32 m and v).\n"
-                            : "16 P, 4 P + 12 P/N, 2 P + 14 P/N, 16 P/N\n(2-byte parameters and "
-                              "gradients; fp32 master, m and v).\n");
+    const struct zt_plan_config *cfg = &t->plans[0]->cfg;
+    static const char *const held[2][2] = {{", fp32 m", ", fp32 m and v"},
+                                           {"; fp32 master and m", "; fp32 master, m and v"}};
+    const bool has_v = zt_optimizer_has_v(cfg->optimizer);
+    const int e = (int)zt_dtype_bytes(cfg->dtype), state = (has_v ? 8 : 4) + (e == 2 ? 4 : 0);
+    zt_str_printf(
+        t->out,
+        "\nFormula, stages 0 to 3, P parameters on N ranks: %d P, %d P + %d P/N, %d P + %d "
+        "P/N, %d P/N\n(%d-byte parameters and gradients%s).\n",
+        2 * e + state, 2 * e, state, e, e + state, 2 * e + state, e, held[e == 2][has_v]);
     zt_str_puts(t->out, "State held then: gradients not yet made or already reduced, and state on "
                         "the host, are missing\nin it; gradients that add up in fp32 are more than "
                         "the formula has.\n\n");

@@ -57,27 +57,29 @@ const struct zt_key zt_keys[] = {
     /* optimizer */
     SECTION("optimizer", "The optimizer."),
     KEY("optimizer.type", WORD, r.optimizer.type, "AdamW",
-        "The optimizer's name. Adam is AdamW too, as in DeepSpeed.",
-        .ok = "AdamW|Adam",
-        .known = "FusedAdam|OneBitAdam|ZeroOneAdam|Lamb|OneBitLamb|Lion|Muon|SGD|Adagrad|Adafactor|"
+        "The optimizer's name. Adam is AdamW too unless adam_w_mode is false, as in DeepSpeed. Lion "
+        "keeps one state, m.",
+        .ok = "AdamW|Adam|Lion",
+        .known = "FusedAdam|OneBitAdam|ZeroOneAdam|Lamb|OneBitLamb|Muon|SGD|Adagrad|Adafactor|"
                  "RMSprop|MuAdam|MuAdamW|MuSGD"),
     SECTION("optimizer.params", "What the optimizer takes."),
     FLOAT("optimizer.params.lr", r.optimizer.lr, "1e-3", 0, DBL_MAX, "Learning rate."),
     KEY("optimizer.params.betas", PAIR, betas, "[0.9, 0.999]",
-        "Decay of Adam's running means of the gradient and of its square, below 1.",
+        "Decay of Adam's running means of the gradient and of its square, below 1. For Lion [0.9, "
+        "0.99] if not given: the weight of its mean in a step, and its decay.",
         .min = 0, .max = 1),
     KEY("optimizer.params.eps", FLOAT, r.optimizer.eps, "1e-8", "Adam's epsilon.",
         .min = 0, .max = DBL_MAX, .above = true),
     FLOAT("optimizer.params.weight_decay", r.optimizer.weight_decay, "0", 0, DBL_MAX,
-          "Decoupled weight decay, on tensors of 2 or more dimensions."),
-    REFUSED("optimizer.params.adam_w_mode", BOOL, "true",
-            "weight decay as part of the gradient (plain Adam) is not carried out yet; leave it "
-            "true, or set weight_decay: 0"),
+          "Weight decay, on tensors of 2 or more dimensions, decoupled from the gradient but for Adam "
+          "with adam_w_mode: false."),
+    BOOL("optimizer.params.adam_w_mode", adam_w_mode, "true",
+         "Adam: false makes weight decay a part of the gradient, as torch.optim.Adam has it."),
     REFUSED("optimizer.params.amsgrad", BOOL, "false", "AMSGrad is not carried out"),
     REFUSED("optimizer.params.bias_correction", BOOL, "true",
             "Adam without bias correction is not carried out"),
-    HARMLESS("optimizer.params.torch_adam", BOOL, "there is one AdamW here"),
-    HARMLESS("optimizer.params.fused", BOOL, "there is one AdamW here, and it is fused"),
+    HARMLESS("optimizer.params.torch_adam", BOOL, "there is one Adam here"),
+    HARMLESS("optimizer.params.fused", BOOL, "every optimizer here is fused"),
     REFUSED("optimizer.legacy_fusion", BOOL, "false", "not carried out"),
 
     /* scheduler */
@@ -274,8 +276,8 @@ const struct zt_key zt_keys[] = {
             "sharding inside groups of ranks (MiCS) is not carried out yet"),
     REFUSED("zero_optimization.mics_hierarchical_params_gather", BOOL, "false",
             "sharding inside groups of ranks (MiCS) is not carried out yet"),
-    HARMLESS("zero_allow_untested_optimizer", BOOL, "AdamW is tested with every stage"),
-    HARMLESS("zero_force_ds_cpu_optimizer", BOOL, "there is one AdamW here"),
+    HARMLESS("zero_allow_untested_optimizer", BOOL, "each is tested with every stage"),
+    HARMLESS("zero_force_ds_cpu_optimizer", BOOL, "there is one Adam here"),
 
     /* recomputation */
     SECTION("activation_checkpointing", "Recompute activations instead of keeping them."),

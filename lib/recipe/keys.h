@@ -69,7 +69,7 @@ struct zt_schedule_keys {
 struct zt_settings {
     struct zt_recipe r;
     struct zt_schedule_keys schedule;
-    bool fp16, bf16;
+    bool fp16, bf16, adam_w_mode;
     int scheduler; /* enum zt_schedule_kind */
     int policy, comm;
     const char *model_config;

@@ -24,6 +24,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "dev/optimizer.h"
 #include "dev/step.h"
 
 enum zt_precision { ZT_PREC_FP32, ZT_PREC_BF16, ZT_PREC_FP16 };
@@ -65,9 +66,9 @@ struct zt_recipe_batch {
 };
 
 struct zt_recipe_optimizer {
-    const char *type; /* "AdamW" (also for "Adam" unless adam_w_mode: false) */
+    const char *type; /* "AdamW" (also for "Adam" unless adam_w_mode: false), "Adam", "Lion" */
+    enum zt_optimizer kind;
     double lr, beta1, beta2, eps, weight_decay;
-    bool adam_w_mode;
 };
 
 /* The loss scale; read only with ZT_PREC_FP16. */

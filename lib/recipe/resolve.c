@@ -147,14 +147,45 @@ static void leave_unknown_steps_unsaid(struct zt_load *ld)
     }
 }
 
+/* Lion has betas of its own, and none of Adam's other settings. */
+static void resolve_lion(struct zt_load *ld)
+{
+    static const char *const adams[] = {"optimizer.params.eps", "optimizer.params.adam_w_mode"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(adams); i++) {
+        if (zt_load_given(ld, adams[i]))
+            zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, adams[i]), "%s: Lion has none",
+                        adams[i]);
+        zt_load_unsaid(ld, adams[i]);
+    }
+    if (!zt_load_given(ld, "optimizer.params.betas")) {
+        ld->settings->betas[1] = 0.99;
+        zt_load_derived(ld, "optimizer.params.betas");
+    }
+}
+
+/* DeepSpeed's words: Adam means AdamW unless told, and AdamW means it whatever it is told. */
+static void resolve_optimizer(struct zt_load *ld)
+{
+    const struct zt_settings *s = ld->settings;
+    struct zt_recipe_optimizer *o = &ld->settings->r.optimizer;
+    bool adamw = strcmp(o->type, "AdamW") == 0, lion = strcmp(o->type, "Lion") == 0;
+    if (adamw && !s->adam_w_mode)
+        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, pos_of(ld, "optimizer.params.adam_w_mode"),
+                    "optimizer.params.adam_w_mode: not used: AdamW's decay is always decoupled; "
+                    "with type: Adam it is read");
+    o->kind = lion ? ZT_LION : adamw || s->adam_w_mode ? ZT_ADAMW : ZT_ADAM;
+    if (o->kind == ZT_ADAMW)
+        o->type = "AdamW";
+    if (lion)
+        resolve_lion(ld);
+}
+
 static void resolve_training(struct zt_load *ld)
 {
-    resolve_steps(ld);
     struct zt_settings *s = ld->settings;
     struct zt_recipe *r = &s->r;
-    if (strcmp(r->optimizer.type, "Adam") == 0)
-        r->optimizer.type = "AdamW";
-    r->optimizer.adam_w_mode = true;
+    resolve_steps(ld);
+    resolve_optimizer(ld);
     zt_load_schedule(ld); /* may set the betas */
     r->optimizer.beta1 = s->betas[0];
     r->optimizer.beta2 = s->betas[1];

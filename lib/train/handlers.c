@@ -257,15 +257,16 @@ static void op_vote(const struct ctx *c)
 static void op_update(const struct ctx *c)
 {
     struct zt_ref shard = ref(c, ZT_R_SHARD, 0), gshard = ref(c, ZT_R_GSHARD, 0);
-    struct zt_adamw a = {.ranges = c->e->ranges[c->op->unit],
-                         .n_ranges = c->e->n_ranges[c->op->unit],
-                         .sb = arg(c, ZT_R_STEP, 0),
-                         .grad = gshard.ptr ? gshard : ref(c, ZT_R_GRAD, 0),
-                         .m = arg(c, ZT_R_M, 0),
-                         .v = arg(c, ZT_R_V, 0),
-                         .master = ref(c, ZT_R_MASTER, 0),
-                         .param = shard.ptr ? shard : ref(c, ZT_R_PARAM, 0)};
-    c->dev->adamw(c->s, &a);
+    struct zt_update a = {.optimizer = c->e->plan->cfg.optimizer,
+                          .ranges = c->e->ranges[c->op->unit],
+                          .n_ranges = c->e->n_ranges[c->op->unit],
+                          .sb = arg(c, ZT_R_STEP, 0),
+                          .grad = gshard.ptr ? gshard : ref(c, ZT_R_GRAD, 0),
+                          .m = arg(c, ZT_R_M, 0),
+                          .v = arg(c, ZT_R_V, 0),
+                          .master = ref(c, ZT_R_MASTER, 0),
+                          .param = shard.ptr ? shard : ref(c, ZT_R_PARAM, 0)};
+    c->dev->update(c->s, &a);
 }
 
 static void op_step(const struct ctx *c)

@@ -91,6 +91,7 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
         .accum = (int)r->batch.accum,
         .eval_micro_batch = r->train.eval_every > 0 ? r->batch.micro : 0,
         .generate = r->train.sample_every > 0,
+        .optimizer = r->optimizer.kind,
         .recompute = r->train.recompute ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE,
         .offload_optimizer = offload_of(r->zero.offload_optimizer),
         .offload_param = offload_of(r->zero.offload_param),

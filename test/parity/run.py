@@ -9,6 +9,7 @@ Prints one test line each. Needs nothing but Python's standard library.
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -308,6 +309,29 @@ def packed_documents():
                  lambda: check(model, precision == "bf16"))
 
 
+def optimizers():
+    """Every optimizer gives the same bits in all stages and precisions' ways; Lion keeps no v."""
+    kinds = {"Adam": {"type": "Adam", "params": {"lr": 1e-3, "weight_decay": 0.1, "adam_w_mode": False}},
+             "Lion": {"type": "Lion", "params": {"lr": 2e-4, "weight_decay": 0.1}}}
+    for name, o in kinds.items():
+        for typed in ({},) if quick else ({}, {"bf16.enabled": True}):
+            base = {"gradient_accumulation_steps": 1, "optimizer": o, **typed}
+            same_bits(f"{name} {'bf16' if typed else 'fp32'}", 2,
+                      [(f"stage {s}", text_recipe(**base, **{"zero_optimization.stage": s})) for s in range(4)])
+
+    def check():
+        one = {"gradient_accumulation_steps": 1, "zero_optimization.stage": 1}
+        runs = {k: Run(2, text_recipe(**{**one, "optimizer": o})) for k, o in kinds.items()}
+        runs["AdamW"] = Run(2, text_recipe(**one, **{"optimizer.params.weight_decay": 0.1}))
+        assert len({tuple(r.loss) for r in runs.values()}) == 3, "two optimizers are the same"
+        for r in runs.values():
+            assert r.loss[-1] < r.loss[0], f"the loss does not fall: {r.loss}"
+        saved = runs["AdamW"].memory[0]["predicted_bytes"] - runs["Lion"].memory[0]["predicted_bytes"]
+        params = int(re.search(r"(\d+) parameters", runs["AdamW"].text).group(1))
+        assert 0.9 * 4 * params / 2 < saved < 1.2 * 4 * params / 2, f"{saved} bytes less for {params} parameters"
+    test("optimizers differ, and Lion holds one state less", check)
+
+
 def loss_scale():
     """Cases P01, P03: skipped everywhere; the schedule waits; the scale is DeepSpeed's."""
     base = {**FP16, "fp16.loss_scale_window": 2, "gradient_accumulation_steps": 1,
@@ -552,6 +576,7 @@ other_models_bit_for_bit()
 across_ranks()
 memory_as_predicted()
 communication_type()
+optimizers()
 loss_scale()
 schedules()
 skipped_steps()

@@ -4,7 +4,7 @@
  *
  * Fused multiply-adds: nothing is contracted behind our back (-ffp-contract=off). fma_f32() fuses
  * where the instruction exists and may not elsewhere: kernels differ between instruction sets by
- * rounding. Where the bits matter (dev/adamw.h) fmaf() is used, which always fuses.
+ * rounding. Where the bits matter (dev/adam.h) fmaf() is used, which always fuses.
  */
 #ifndef ZT_DEV_CPU_ISA_H
 #define ZT_DEV_CPU_ISA_H

@@ -1,39 +1,85 @@
 #include "dev/cpu/isa.h"
 
 #include "base/size.h"
-#include "dev/adamw.h"
+#include "dev/adam.h"
+#include "dev/lion.h"
 
-/* Elements [at, at + n), n <= CHUNK. */
-static void adamw_chunk(const struct zt_adamw *a, const struct zt_adamw_coef *coef, int64_t at,
-                        int64_t n)
+/* One chunk under way: elements [at, at + n), n <= CHUNK. */
+struct chunk {
+    const float *restrict g;
+    float *restrict w, *restrict m, *restrict v;
+    int64_t n;
+    float buf[CHUNK]; /* a 16-bit gradient, widened */
+};
+
+typedef void update_fn(const struct chunk *k, const struct zt_step_block *sb,
+                       const struct zt_update_range *r);
+
+static void adamw_chunk(const struct chunk *k, const struct zt_step_block *sb,
+                        const struct zt_update_range *r)
 {
-    float grad_buf[CHUNK];
-    const float *restrict g = read_row(a->grad, at, n, grad_buf);
-    float *restrict m = a->m + at, *restrict v = a->v + at;
-    float *restrict w = (float *)(a->master.ptr ? a->master.ptr : a->param.ptr) + at;
-    struct zt_adamw_coef c = *coef;
+    const struct zt_adam_coef c = zt_adam_coef(sb, r->lr_scale, r->weight_decay);
+    const float *restrict g = k->g;
+    float *restrict w = k->w, *restrict m = k->m, *restrict v = k->v;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < k->n; i++)
         zt_adamw_element(&c, g[i], &w[i], &m[i], &v[i]);
-    if (a->master.ptr)
-        narrow(a->param.dtype, w, n, a->param.ptr, at);
 }
 
-int ZT_ISA_FN(adamw)(const struct zt_adamw *a, int n_threads, struct zt_err *err)
+static void adam_chunk(const struct chunk *k, const struct zt_step_block *sb,
+                       const struct zt_update_range *r)
+{
+    const struct zt_adam_coef c = zt_adam_coef(sb, r->lr_scale, r->weight_decay);
+    const float *restrict g = k->g;
+    float *restrict w = k->w, *restrict m = k->m, *restrict v = k->v;
+#pragma omp simd
+    for (int64_t i = 0; i < k->n; i++)
+        zt_adam_element(&c, g[i], &w[i], &m[i], &v[i]);
+}
+
+static void lion_chunk(const struct chunk *k, const struct zt_step_block *sb,
+                       const struct zt_update_range *r)
+{
+    const struct zt_lion_coef c = zt_lion_coef(sb, r->lr_scale, r->weight_decay);
+    const float *restrict g = k->g;
+    float *restrict w = k->w, *restrict m = k->m;
+#pragma omp simd
+    for (int64_t i = 0; i < k->n; i++)
+        zt_lion_element(&c, g[i], &w[i], &m[i]);
+}
+
+static update_fn *const update_fns[] = {
+    [ZT_ADAMW] = adamw_chunk, [ZT_ADAM] = adam_chunk, [ZT_LION] = lion_chunk};
+
+static void update_chunk(const struct zt_update *a, const struct zt_update_range *r, int64_t at,
+                         int64_t n)
+{
+    struct chunk k;
+    k.g = read_row(a->grad, at, n, k.buf);
+    k.w = (float *)(a->master.ptr ? a->master.ptr : a->param.ptr) + at;
+    k.m = a->m + at;
+    k.v = a->v ? a->v + at : NULL;
+    k.n = n;
+    update_fns[a->optimizer](&k, a->sb, r);
+    if (a->master.ptr)
+        narrow(a->param.dtype, k.w, n, a->param.ptr, at);
+}
+
+int ZT_ISA_FN(update)(const struct zt_update *a, int n_threads, struct zt_err *err)
 {
     (void)n_threads;
     if (!a->master.ptr && a->param.dtype != ZT_F32)
-        return zt_err_set(err, ZT_EUNSUPPORTED, "adamw: %s parameters need an fp32 master",
+        return zt_err_set(err, ZT_EUNSUPPORTED, "update: %s parameters need an fp32 master",
                           zt_dtype_name(a->param.dtype));
+    ZT_ASSERT_CMP(a->v != NULL, ==, zt_optimizer_has_v(a->optimizer));
     if (!a->sb->apply)
         return 0;
-    for (int r = 0; r < a->n_ranges; r++) {
-        const struct zt_update_range *range = &a->ranges[r];
-        struct zt_adamw_coef coef = zt_adamw_coef(a->sb, range->lr_scale, range->weight_decay);
-        int64_t n = range->end - range->begin, n_chunks = zt_ceil_div_i64(n, CHUNK);
+    for (int i = 0; i < a->n_ranges; i++) {
+        const struct zt_update_range *r = &a->ranges[i];
+        int64_t n = r->end - r->begin, n_chunks = zt_ceil_div_i64(n, CHUNK);
         PARALLEL_FOR(n_threads, n)
         for (int64_t c = 0; c < n_chunks; c++)
-            adamw_chunk(a, &coef, range->begin + c * CHUNK, ZT_MIN(n - c * CHUNK, (int64_t)CHUNK));
+            update_chunk(a, r, r->begin + c * CHUNK, ZT_MIN(n - c * CHUNK, (int64_t)CHUNK));
     }
     return 0;
 }

@@ -21,7 +21,7 @@
     X(attention_fwd, zt_attention)                                                                 \
     X(attention_bwd, zt_attention)                                                                 \
     X(cross_entropy, zt_cross_entropy)                                                             \
-    X(adamw, zt_adamw)                                                                             \
+    X(update, zt_update)                                                                           \
     X(sum_sq, zt_sum_sq)                                                                           \
     X(cast, zt_cast)                                                                               \
     X(rope, zt_rope)                                                                               \

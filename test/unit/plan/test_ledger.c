@@ -155,6 +155,31 @@ TEST(ledger_state_is_the_formula)
     zt_arena_release(&arena);
 }
 
+/* Lion has one state: no buffer, operand or byte of a v, in any stage. */
+TEST(ledger_lion_has_no_v)
+{
+    struct zt_arena arena = {0};
+    const struct zt_model *m = model_of(&gpt2_124m, &arena);
+    struct zt_err err;
+    CHECK(m);
+    for (int stage = 0; stage < 4; stage++) {
+        struct zt_plan *p;
+        struct zt_plan_config cfg = plan_config(stage, 4, ZT_BF16);
+        cfg.optimizer = ZT_LION;
+        CHECK_OK(zt_plan_build(m, &cfg, 0, &p, &err), err);
+        const double params = 124439808, state = 8 * params;
+        const double want[4] = {4 * params + state, 4 * params + state / 4,
+                                2 * params + (2 * params + state) / 4, (4 * params + state) / 4};
+        CHECK_NEAR(p->ledger.formula_bytes, want[stage], 0);
+        CHECK_NEAR(p->ledger.device[ZT_CAT_OPT_M], 4 * (stage < 1 ? params : params / 4), 1024);
+        CHECK_INT(p->ledger.device[ZT_CAT_OPT_V], 0);
+        for (int b = 0; b < p->n_bufs; b++)
+            CHECK(p->bufs[b].cat != ZT_CAT_OPT_V);
+        zt_plan_free(p);
+    }
+    zt_arena_release(&arena);
+}
+
 /* ---- tables ---- */
 
 TEST(ledger_state_table_m01)

@@ -49,14 +49,15 @@ static const struct {
     {TINY BATCH "optimizer: {params: {eps: 0}}\n",
      "r.yaml:4:27: optimizer.params.eps: 0 is out of range; it must be above 0", ZT_EINPUT},
     {TINY BATCH "optimizer: {type: SGD}\n",
-     "r.yaml:4:19: optimizer.type: SGD is understood, but not carried out yet; use AdamW or Adam",
+     "r.yaml:4:19: optimizer.type: SGD is understood, but not carried out yet; use AdamW, Adam or "
+     "Lion",
      ZT_EUNSUPPORTED},
     {TINY BATCH "optimizer: {type: Adamm}\n",
-     "r.yaml:4:19: optimizer.type: must be AdamW or Adam, not \"Adamm\"", ZT_EINPUT},
-    {TINY BATCH "optimizer: {type: Adam, params: {adam_w_mode: false}}\n",
-     "r.yaml:4:47: optimizer.params.adam_w_mode: false: weight decay as part of the gradient "
-     "(plain Adam) is not carried out yet; leave it true, or set weight_decay: 0",
-     ZT_EUNSUPPORTED},
+     "r.yaml:4:19: optimizer.type: must be AdamW, Adam or Lion, not \"Adamm\"", ZT_EINPUT},
+    {TINY BATCH "optimizer: {type: Lion, params: {eps: 1e-8, adam_w_mode: true}}\n",
+     "r.yaml:4:39: optimizer.params.eps: Lion has none\n"
+     "r.yaml:4:58: optimizer.params.adam_w_mode: Lion has none",
+     ZT_EINPUT},
     {TINY BATCH "train: {steps: 12:30:45}\n",
      "r.yaml:4:16: train.steps: must be a whole number, not \"12:30:45\"", ZT_EINPUT},
     {TINY BATCH "train: {steps: 0x10}\n",

@@ -116,7 +116,7 @@ TEST(recipe_defaults)
     CHECK_STR(r->path, "r.yaml");
     CHECK_INT(r->n_ranks, 2);
     CHECK_STR(r->optimizer.type, "AdamW");
-    CHECK(r->optimizer.adam_w_mode);
+    CHECK_INT(r->optimizer.kind, ZT_ADAMW);
     CHECK_NEAR(r->optimizer.beta1, 0.9, 0);
     CHECK_INT(r->precision, ZT_PREC_FP32);
     CHECK_INT(r->comm_dtype, -1);
@@ -392,6 +392,38 @@ TEST(recipe_hugging_face_zero3_with_auto)
     CHECK(has_note(r, "hf_zero3_auto.json:29:39: zero_optimization.stage3_max_live_parameters: "
                       "ignored: "));
     zt_recipe_free(r);
+}
+
+TEST(recipe_optimizers)
+{
+    static const struct {
+        const char *text, *type;
+        enum zt_optimizer kind;
+        double beta2;
+        int notes;
+    } cases[] = {
+        {"{type: AdamW}", "AdamW", ZT_ADAMW, 0.999, 0},
+        {"{type: Adam}", "AdamW", ZT_ADAMW, 0.999, 0},
+        {"{type: adam, params: {adam_w_mode: true}}", "AdamW", ZT_ADAMW, 0.999, 0},
+        {"{type: Adam, params: {adam_w_mode: false}}", "Adam", ZT_ADAM, 0.999, 0},
+        {"{type: AdamW, params: {adam_w_mode: false}}", "AdamW", ZT_ADAMW, 0.999, 1},
+        {"{type: Lion}", "Lion", ZT_LION, 0.99, 0},
+        {"{type: Lion, params: {betas: [0.95, 0.98]}}", "Lion", ZT_LION, 0.98, 0},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_str text = {0};
+        zt_str_printf(&text, "%s%soptimizer: %s\n", TINY, BATCH, cases[i].text);
+        struct zt_recipe *r = load_text(zt_str_get(&text), 1);
+        zt_str_release(&text);
+        CHECK_LOADED(r);
+        CHECK_STR(r->optimizer.type, cases[i].type);
+        CHECK_INT(r->optimizer.kind, cases[i].kind);
+        CHECK_NEAR(r->optimizer.beta2, cases[i].beta2, 0);
+        CHECK_INT(r->n_notes, cases[i].notes);
+        bool lion = cases[i].kind == ZT_LION;
+        CHECK_STR(value_of(r, "optimizer.params.eps", false), lion ? "" : "1e-08");
+        zt_recipe_free(r);
+    }
 }
 
 /* DeepSpeed's own example of an fp16 section, and its defaults. */

@@ -1,0 +1,27 @@
+/*
+ * optimizer.h: the optimizers, and what state they keep for each element: m always (fp32), v if they
+ * say so. Their one-element definitions are dev/adam.h and dev/lion.h.
+ */
+#ifndef ZT_DEV_OPTIMIZER_H
+#define ZT_DEV_OPTIMIZER_H
+
+#include "base/compat.h"
+
+enum zt_optimizer {
+    ZT_ADAMW, /* decay apart from the gradient */
+    ZT_ADAM,  /* decay as part of the gradient (L2) */
+    ZT_LION,
+};
+
+static inline bool zt_optimizer_has_v(enum zt_optimizer o)
+{
+    return o != ZT_LION;
+}
+
+#ifdef __CUDACC__
+#define ZT_HOST_DEVICE __host__ __device__
+#else
+#define ZT_HOST_DEVICE
+#endif
+
+#endif
