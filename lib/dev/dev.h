@@ -238,7 +238,7 @@ struct zt_sum_sq {
 /*
  * NORM: from the records of all ranks (zt_norm_record_bytes() each, in rank order) to the step
  * block: loss = sum * count->inv_tokens, tokens, grad_norm (divided by loss_scale), clip factor
- * min(1, max_norm / (norm + 1e-6)), grad_scale, bad_unit. The order of the sums is fixed and the same in
+ * min(1, max_norm / (norm + 1e-6)), grad_scale, bad_unit, bad_rank. The order of the sums is fixed and the same in
  * every stage: partials by unit, then rank; losses by rank, then micro-batch. A norm that is not
  * finite gives grad_scale 0, never NaN (and the vote keeps the step from being applied).
  */

@@ -8,7 +8,7 @@
  *   op      writes                                         reads
  *   COUNT   zt_count: tokens of the batch, all ranks       targets
  *   NORM    zt_step_block: loss, grad_norm, grad_scale,    zt_count, norm partials, loss sums
- *           bad_unit
+ *           bad_unit, bad_rank
  *   VOTE    zt_vote, zt_step_block: apply, overflow        zt_step_block
  *   UPDATE  (parameters)                                   zt_step_block
  *   STEP    zt_step_block: step, adam_t, lr, bias, scale   zt_step_block, zt_vote
@@ -38,6 +38,8 @@ struct zt_step_block {
     int32_t apply;      /* 1: UPDATE runs in this step */
     int32_t overflow;   /* 1: a gradient or the loss is not finite, on any rank */
     int32_t bad_unit;   /* first unit in backward order with a gradient that is not; -1: none */
+    int32_t
+        bad_rank; /* first rank with a loss that is not finite, by its place in NORM; -1: none */
     int32_t nonfinite_rule;
     uint64_t seed;
     struct zt_loss_scaler scaler;

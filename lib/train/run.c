@@ -290,15 +290,16 @@ static int notice(const struct run *run, const char *text, struct zt_err *err)
 }
 
 /*
- * ", first in unit h.3": where backward met the first gradient that is not finite. Nothing when the
- * loss is not either: then all of them are.
+ * Where it began: ", first on rank 1", whose loss is not finite; or ", first in unit h.3", where
+ * backward met a gradient that is not.
  */
-static const char *bad_unit(const struct run *run, const struct zt_step_block *sb, char *buf,
-                            size_t size)
+static const char *origin(const struct run *run, const struct zt_step_block *sb, char *buf,
+                          size_t size)
 {
-    if (sb->bad_unit < 0 || !isfinite(sb->loss))
-        buf[0] = '\0';
-    else
+    buf[0] = '\0';
+    if (sb->bad_rank >= 0)
+        snprintf(buf, size, ", first on rank %d", sb->bad_rank);
+    else if (sb->bad_unit >= 0)
         snprintf(buf, size, ", first in unit %s", run->plan->units[sb->bad_unit].name);
     return buf;
 }
@@ -309,18 +310,18 @@ static const char *bad_unit(const struct run *run, const struct zt_step_block *s
  */
 static int report_skipped(struct run *run, const struct zt_step_block *sb, struct zt_err *err)
 {
-    char text[320], unit[128];
+    char text[320], from[128];
     struct zt_step_block next = *sb;
     zt_step_next(&next);
     if (sb->overflow && sb->scaler.dynamic)
         snprintf(text, sizeof text,
                  "step %lld is skipped: the gradient overflowed at loss scale %.9g%s; next %.9g",
                  (long long)sb->step + 1, (double)sb->loss_scale,
-                 bad_unit(run, sb, unit, sizeof unit), (double)next.loss_scale);
+                 origin(run, sb, from, sizeof from), (double)next.loss_scale);
     else if (sb->overflow)
         snprintf(text, sizeof text, "step %lld is skipped: the %s is not finite%s",
                  (long long)sb->step + 1, isfinite(sb->loss) ? "gradient" : "loss",
-                 bad_unit(run, sb, unit, sizeof unit));
+                 origin(run, sb, from, sizeof from));
     else if (!sb->tokens && !run->said_masked)
         snprintf(text, sizeof text,
                  "step %lld: every target of the batch is masked: nothing is learnt from it, and "
@@ -335,8 +336,8 @@ static int report_skipped(struct run *run, const struct zt_step_block *sb, struc
 /* Does training go on after a step that is not finite? */
 static int judge(const struct run *run, const struct zt_step_block *sb, struct zt_err *err)
 {
-    char unit[128];
-    bad_unit(run, sb, unit, sizeof unit);
+    char from[128];
+    origin(run, sb, from, sizeof from);
     if (!sb->overflow)
         return 0;
     if (zt_loss_scale_at_end(&sb->scaler, sb->loss_scale))
@@ -344,13 +345,13 @@ static int judge(const struct run *run, const struct zt_step_block *sb, struct z
                           "step %lld: the gradient overflowed in fp16%s, and the loss scale, %.9g, "
                           "is the least that fp16.min_loss_scale allows; lower the learning rate, "
                           "clip the gradient, or train in bf16",
-                          (long long)sb->step + 1, unit, (double)sb->loss_scale);
+                          (long long)sb->step + 1, from, (double)sb->loss_scale);
     if (sb->scaler.dynamic || run->r->train.on_nonfinite == ZT_NONFINITE_SKIP)
         return 0;
     return zt_err_set(err, ZT_ENUMERIC,
                       "step %lld: the %s is not finite%s (loss %g, gradient norm %g); lower the "
                       "learning rate%s, or set train.on_nonfinite: skip to leave out such steps",
-                      (long long)sb->step + 1, isfinite(sb->loss) ? "gradient" : "loss", unit,
+                      (long long)sb->step + 1, isfinite(sb->loss) ? "gradient" : "loss", from,
                       fabs(sb->loss), fabs(sb->grad_norm), /* no "-nan" */
                       run->r->precision == ZT_PREC_FP16 ? " or fp16.loss_scale (0: dynamic)" : "");
 }

@@ -4,7 +4,7 @@
 tiny
 try train tiny.yaml --log_dir=a --set optimizer.params.lr=1e30 >out
 grep -E '^(step|2 steps|\[exit)' out
-grep -o 'step 2: the loss is not finite (.*' out | sort -u
+grep -o 'step 2: the loss is not finite, .*' out | sort -u
 try train tiny.yaml --log_dir=b --set optimizer.params.lr=1e30 --set train.on_nonfinite=skip | steps >out
 grep -v '^zerotrain' out
 grep '^zerotrain' out

@@ -440,7 +440,10 @@ def skipped_steps():
                 assert len(set(lrs)) == (10 if at == 9 else 9), lrs
                 assert run.loss[-1] is None or run.loss[-1] < run.loss[0], "nothing was learnt"
             first = next(iter(runs.values()))
+            named = re.search(rf"step {at + 1} is skipped: the loss is not finite, first on rank [01]\n", first.text)
+            assert named, first.text
             for stage, run in runs.items():
+                assert named[0] in run.text, f"stage {stage}: {run.text}"
                 assert run.bits() == first.bits(), f"stage {stage} differs from stage 0"
     for precision in ("fp32",) if quick else ("fp32", "bf16"):
         test(f"steps left out, {precision}", lambda p=precision: check(p == "bf16"))

@@ -34,6 +34,17 @@ static int first_bad_unit(const struct zt_norm_finish *a)
     return -1;
 }
 
+static int first_bad_rank(const struct zt_norm_finish *a)
+{
+    const double *records = a->records;
+    size_t stride = a->record_bytes / sizeof(double);
+    for (int r = 0; r < a->n_ranks; r++)
+        for (int i = 0; i < a->n_losses; i++)
+            if (!isfinite(records[(size_t)r * stride + (size_t)a->n_units + (size_t)i]))
+                return r;
+    return -1;
+}
+
 int zt_cpu_norm_finish(const struct zt_norm_finish *a, int n_threads, struct zt_err *err)
 {
     (void)n_threads;
@@ -59,6 +70,7 @@ int zt_cpu_norm_finish(const struct zt_norm_finish *a, int n_threads, struct zt_
     sb->grad_norm = norm;
     sb->grad_norm_clipped = finite ? norm * clip : norm;
     sb->bad_unit = first_bad_unit(a);
+    sb->bad_rank = first_bad_rank(a);
     sb->grad_scale = finite ? (float)(clip / (double)sb->loss_scale) : 0.0f;
     return 0;
 }

@@ -124,8 +124,13 @@ TEST(dev_norm_overflow_on_one_rank_p03)
     values[5] = 4;
     n = finish(values, 2, 3, 1, 4, 1024, 1);
     CHECK_INT(n.sb.bad_unit, -1);
+    CHECK_INT(n.sb.bad_rank, -1);
     CHECK_INT(n.sb.overflow, 0);
     CHECK_INT(n.sb.apply, 1);
+    values[7] = -INFINITY;
+    n = finish(values, 2, 3, 1, 4, 1024, 1);
+    CHECK_INT(n.sb.bad_rank, 1);
+    CHECK_INT(n.sb.overflow, 1);
 }
 
 /* Case B03: nothing to learn from: loss 0, and the weights stay. */
