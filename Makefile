@@ -92,6 +92,21 @@ $B/fuzz/%: test/fuzz/fuzz_%.c $B/libzerotrain.a
 
 fuzzers: $(FUZZ:%=$B/fuzz/%)
 
+# Every libFuzzer target from its corpus, FUZZ_SECONDS each. What it finds goes to build/fuzz-found; a
+# new input worth keeping is copied to test/fuzz/corpus by hand.
+FUZZ_SECONDS ?= 30
+FUZZ_CC      ?= clang-14
+fuzz:
+	@$(MAKE) -s SAN=fuzzer CC=$(FUZZ_CC) OPENMP="-fopenmp-simd -Wno-unknown-pragmas" fuzzers
+	@mkdir -p build/fuzz-found $(FUZZ:%=build/fuzz-corpus/%)
+	@for f in $(FUZZ); do \
+	    echo "== fuzz $$f, $(FUZZ_SECONDS) s"; \
+	    build/fuzzer/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 \
+	        -artifact_prefix=build/fuzz-found/$$f- build/fuzz-corpus/$$f test/fuzz/corpus/$$f \
+	        >build/fuzz-found/$$f.log 2>&1 || { tail -n 40 build/fuzz-found/$$f.log; exit 1; }; \
+	    grep -E 'number_of_executed_units|new_units_added' build/fuzz-found/$$f.log; \
+	done
+
 tests: $(TESTS)
 
 # Run one layer's unit tests: make unit T=plan
@@ -124,21 +139,39 @@ $B/bench/%: test/bench/%.c $B/libzerotrain.a
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libzerotrain.a $(LDLIBS)
 
+# Kernels, collectives, whole models; the last against PyTorch and DeepSpeed where scripts/bench-venv.sh
+# could install them. BENCH_ARGS: of test/bench/bench_models.py.
 bench: all $(BENCHES)
 	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+	@scripts/bench-venv.sh || echo "models are measured without PyTorch"
+	test/bench/bench_models.py $(BENCH_ARGS) $B/zerotrain
+
+# 10,000 steps without growth of memory, handles or threads: minutes, so not part of `make test`.
+soak: all
+	test/soak/run.py $B/zerotrain
+
+# What git has, as zerotrain-VERSION.tar.gz.
+VERSION = $(shell sed -n 's/^\#define ZT_VERSION "\(.*\)"/\1/p' cmd/cmd.h)
+dist:
+	@mkdir -p build
+	git archive --format=tar.gz --prefix=zerotrain-$(VERSION)/ -o build/zerotrain-$(VERSION).tar.gz HEAD
+	@echo build/zerotrain-$(VERSION).tar.gz
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
-	    $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/zerotrain/recipes
+	    $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/zerotrain/recipes \
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 755 $B/zerotrain $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 recipes/*.yaml $(DESTDIR)$(PREFIX)/share/zerotrain/recipes/
+	install -m 644 scripts/completion.bash \
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/zerotrain
 
 clean:
 	rm -rf build
 
 -include $(LIB_OBJS:.o=.d) $(CMD_OBJS:.o=.d) $(TESTS:=.d)
 
-.PHONY: all tests unit fuzzers test check tidy bench install clean
+.PHONY: all tests unit fuzzers fuzz test check tidy bench soak dist install clean
 .SECONDARY:
