@@ -85,7 +85,8 @@ def run(argv, cwd, env=None, timeout=900):
         raise Failed(f"no end within {timeout} s") from e
     if p.returncode != 0:
         lines = (p.stdout + p.stderr).strip().splitlines() or ["no output"]
-        raise Failed(f"status {p.returncode}: {lines[-1][:150]}")
+        what = next((x for x in reversed(lines) if "Error" in x), lines[-1])
+        raise Failed(f"status {p.returncode}: {what[:150]}")
     return p.stdout
 
 
@@ -108,7 +109,7 @@ def run_theirs(name, model, precision, workers, folder):
     kind, _, malloc = name.partition("+")
     threads = 2 if workers == 1 else 1
     env = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTHONWARNINGS="ignore", CUDA_VISIBLE_DEVICES="")
-    env["TORCHINDUCTOR_CACHE_DIR"] = str(REPO / "build/bench-inductor")
+    env["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     if malloc:
         env["LD_PRELOAD"] = str(TCMALLOC[0])
         env["TCMALLOC_RELEASE_RATE"] = "0"
