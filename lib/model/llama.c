@@ -202,7 +202,7 @@ struct block {
     struct zt_ref gate, up;   /* (rows, n_inner) */
     struct zt_ref dq, dk, dv; /* backward: memory of gate and up, which are used up by then */
     struct zt_ref wide;
-    struct zt_ref dy; /* backward: (rows, C) fp32, gradient of a norm's output: a sum of products */
+    struct zt_ref dy; /* backward: (rows, C) fp32, gradient of a norm's output; in wide */
     float *rstd1, *rstd2, *rstd_q, *rstd_k;
     float *lse; /* (batch, n_head, T) */
     size_t act_bytes, fwd_scratch, bwd_scratch;
@@ -248,12 +248,17 @@ static void lay_out_block(const struct zt_model *m, const struct zt_seg_call *ca
     b->dv = zt_ref_from(b->dk, rows * kv);
     b->act_bytes = act.bytes;
 
-    struct zt_layout fwd = tmp;
+    /*
+     * In turn: a norm's output, q and k, silu(gate) * up; in backward the gradients of the first and
+     * the last, and that of attention's output, with q and k behind it.
+     */
+    const int64_t dy = c * (int64_t)(sizeof(float) / zt_dtype_bytes(s->dtype));
+    struct zt_layout fwd = tmp, bwd = tmp;
     b->wide = tensor(call->tmp, &fwd, rows * ZT_MAX(ZT_MAX(c, inner), turned), s->dtype);
+    zt_layout_add(&bwd, rows * ZT_MAX(ZT_MAX(dy, inner), q + turned), s->dtype);
+    b->dy = zt_ref_at(b->wide.ptr, 0, ZT_F32);
     b->fwd_scratch = fwd.bytes;
-    zt_layout_add(&tmp, rows * ZT_MAX(ZT_MAX(c, inner), q + turned), s->dtype);
-    b->dy = tensor(call->tmp, &tmp, rows * c, ZT_F32);
-    b->bwd_scratch = tmp.bytes;
+    b->bwd_scratch = bwd.bytes;
 }
 
 /* ---- parts of a block ---- */
@@ -429,13 +434,15 @@ static void block_forward(struct zt_run *r)
 /* ---- backward ---- */
 
 /*
- * Backward of a norm and of the projections that start from it. dx = dresidual + gradient of the
- * norm's input. The norm's output, computed again, lies in y.
+ * Backward of a norm and of the projections that start from it: dx = dresidual + gradient of the
+ * norm's input. The norm's output is computed again, and gives its memory to its gradient, a sum of
+ * products that is rounded only once.
  */
 static void branches_backward(struct zt_run *r, const struct block *b, const struct zt_norm *norm,
-                              const struct branch *branches, int n, struct zt_ref y,
-                              struct zt_ref dresidual, struct zt_ref dx)
+                              const struct branch *branches, int n, struct zt_ref dresidual,
+                              struct zt_ref dx)
 {
+    const struct zt_ref y = b->wide;
     zt_norm_forward(r, norm, b->rows, y);
     for (int i = 0; i < n; i++)
         zt_linear_grads(r, &branches[i].linear, b->rows, y, branches[i].dout, false);
@@ -464,7 +471,7 @@ static void mlp_backward(struct zt_run *r, const struct block *b, struct zt_ref 
     if (!r->dry)
         r->c->dev->ops->swiglu_bwd(r->c->stream, &a);
     const int n = mlp_branches(r, b, branches);
-    branches_backward(r, b, &norm, branches, n, b->wide, dx_out, dx_mid);
+    branches_backward(r, b, &norm, branches, n, dx_out, dx_mid);
 }
 
 /* Backward of the attention half: dx holds d(x_mid) and becomes d(x_in). */
@@ -490,7 +497,7 @@ static void attention_backward(struct zt_run *r, const struct block *b, struct z
     zt_run_attention_bwd(r, a);
     norm_and_turn_backward(r, b);
     const int n = attention_branches(r, b, branches);
-    branches_backward(r, b, &norm, branches, n, b->wide, dx, dx);
+    branches_backward(r, b, &norm, branches, n, dx, dx);
 }
 
 static void block_backward(struct zt_run *r)
