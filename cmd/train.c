@@ -122,18 +122,23 @@ static void print_start(const struct job *j)
     const struct zt_recipe *r = j->r;
     const struct zt_plan *p = j->plan;
     const struct zt_program *train = &p->programs[ZT_PROG_TRAIN];
-    long long n_params = j->model->n_elems;
+    long long n_params = j->model->n_elems, n_frozen = 0;
+    for (int i = 0; i < j->model->n_params; i++)
+        n_frozen += j->model->params[i].trainable ? 0 : j->model->params[i].n_elems;
     for (int i = 0; i < r->n_notes; i++)
         fprintf(stderr, "note: %s\n", r->notes[i].text);
     fputs(zt_str_get(&j->notes), stderr);
     printf("%d %s worker%s x %d thread%s, ZeRO stage %d, %s\n", j->dev.n_workers,
            j->dev.kind == ZT_DEV_CPU ? "CPU" : "GPU", j->dev.n_workers == 1 ? "" : "s", j->threads,
            j->threads == 1 ? "" : "s", p->cfg.stage, zt_dtype_name(p->cfg.dtype));
-    printf("model: %s, %lld parameters; batch %lld = micro-batch %lld x accumulation %lld x %d "
+    char frozen[48] = "";
+    if (n_frozen > 0)
+        snprintf(frozen, sizeof frozen, ", %lld of them frozen", n_frozen);
+    printf("model: %s, %lld parameters%s; batch %lld = micro-batch %lld x accumulation %lld x %d "
            "rank%s, %lld tokens a step\n",
-           r->model.model_type, n_params, (long long)r->batch.train, (long long)r->batch.micro,
-           (long long)r->batch.accum, r->n_ranks, r->n_ranks == 1 ? "" : "s",
-           (long long)(r->batch.train * p->cfg.seq_len));
+           r->model.model_type, n_params, frozen, (long long)r->batch.train,
+           (long long)r->batch.micro, (long long)r->batch.accum, r->n_ranks,
+           r->n_ranks == 1 ? "" : "s", (long long)(r->batch.train * p->cfg.seq_len));
     printf("plan: %d ops, %d waits, verified on all ranks\n", train->n_ops, train->n_waits);
     display_ledger(p);
     printf("run folder: %s\n", j->log_dir.buf);

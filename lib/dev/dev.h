@@ -29,8 +29,8 @@
 
 #include "base/dtype.h"
 #include "base/err.h"
-#include "dev/rope.h"
 #include "dev/optimizer.h"
+#include "dev/rope.h"
 #include "dev/step.h"
 
 enum { ZT_DEV_ABI = 1 };
@@ -228,11 +228,15 @@ struct zt_update {
     struct zt_ref param;
 };
 
-/* out->sum_sq = sum of x[i]^2 in fixed blocks: fp32 within a block, double over blocks. */
+/*
+ * out->sum_sq = sum of x[i]^2 in fixed blocks: fp32 within a block, double over blocks (+
+ * out->sum_sq if accumulate).
+ */
 struct zt_sum_sq {
-    int64_t n;
+    int64_t n; /* may be 0 */
     struct zt_ref x;
     struct zt_norm_partial *out;
+    bool accumulate;
 };
 
 /*

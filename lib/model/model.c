@@ -55,6 +55,7 @@ struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t
         .n_elems = dim1 ? dim0 * dim1 : dim0,
         .trainable = true,
         .decay = dim1 != 0,
+        .lr_scale = 1,
         .scattered = dim1 && kind != ZT_SEG_BLOCK,
         .tp_split = split,
         .init = init,

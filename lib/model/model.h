@@ -27,7 +27,8 @@ struct zt_param_spec {
     int64_t dims[ZT_MAX_DIMS];
     int64_t n_elems;
     bool trainable;
-    bool decay;     /* weight decay applies: 2 or more dims, unless told otherwise */
+    bool decay; /* weight decay applies: 2 or more dims, unless a group says otherwise */
+    float weight_decay, lr_scale; /* optim/groups.h fills them in; before, 0 and 1 */
     bool scattered; /* its gradient is summed piecewise (embedding, chunked head): held in fp32 */
     enum zt_tp_split tp_split;
     enum zt_init_kind init;

@@ -294,6 +294,8 @@ static bool put(const struct value *v)
         return put_range(v);
     case ZT_KEY_PAIR:
         return put_pair(v);
+    case ZT_KEY_GROUPS:
+        return zt_recipe_groups_parse(v->ld, v->path, v->node, dest_of(v));
     case ZT_KEY_SECTION:
     case ZT_KEY_ANY:
         break;

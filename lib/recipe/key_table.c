@@ -80,6 +80,11 @@ const struct zt_key zt_keys[] = {
             "Adam without bias correction is not carried out"),
     HARMLESS("optimizer.params.torch_adam", BOOL, "there is one Adam here"),
     HARMLESS("optimizer.params.fused", BOOL, "every optimizer here is fused"),
+    KEY("optimizer.param_groups", GROUPS, r.optimizer.groups, NULL,
+        "Settings of some parameters, a list of {match: \"*.bias\", weight_decay: 0, lr_scale: 0.5, "
+        "frozen: false}. match is a glob on Hugging Face's names; the first that fits holds, and one "
+        "that fits nothing is an error. weight_decay replaces that of optimizer.params, lr_scale "
+        "multiplies the rate, and what is frozen is not trained and not in the gradient norm."),
     REFUSED("optimizer.legacy_fusion", BOOL, "false", "not carried out"),
 
     /* scheduler */

@@ -25,6 +25,7 @@ enum zt_key_type {
     ZT_KEY_SOURCES, /* PATHS, or a list of {path, weight}; only data.train: and its weights */
     ZT_KEY_RANGE,   /* int64_t[2]: [begin, end), -1 open */
     ZT_KEY_PAIR,    /* double[2] */
+    ZT_KEY_GROUPS,  /* struct zt_recipe_groups */
 };
 
 enum zt_key_status { ZT_KEY_CARRIED, ZT_KEY_HARMLESS, ZT_KEY_REFUSED };

@@ -58,7 +58,13 @@ void zt_load_check_window(struct zt_load *ld); /* once data.seq_len is known */
 /* resolve_schedule.c: scheduler and what it takes -> r->schedule. */
 void zt_load_schedule(struct zt_load *ld);
 
-/* print.c: fill r->values. */
+/* groups.c: optimizer.param_groups from the tree, and as YAML again. */
+bool zt_recipe_groups_parse(struct zt_load *ld, const char *path, const struct zt_node *list,
+                            struct zt_recipe_groups *out);
+const char *zt_recipe_groups_text(struct zt_arena *a, const struct zt_recipe_groups *g);
+
+/* print.c: fill r->values; the shortest text that reads back as the same number. */
 void zt_load_values(struct zt_load *ld);
+const char *zt_yaml_f64(struct zt_arena *a, double x);
 
 #endif

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 /* Shortest text that reads back as the same number. */
-static const char *f64_text(struct zt_arena *a, double x)
+const char *zt_yaml_f64(struct zt_arena *a, double x)
 {
     char buf[40];
     for (int digits = 1; digits <= 17; digits++) {
@@ -28,7 +28,7 @@ static const char *paths_text(struct zt_arena *a, const char *cwd, const struct 
     for (int i = 0; i < l->n; i++) {
         const char *item = zt_yaml_string(a, absolute(a, cwd, l->items[i]));
         if (weights)
-            item = zt_arena_printf(a, "{path: %s, weight: %s}", item, f64_text(a, weights[i]));
+            item = zt_arena_printf(a, "{path: %s, weight: %s}", item, zt_yaml_f64(a, weights[i]));
         out = zt_arena_printf(a, "%s%s%s", out, i ? ", " : "", item);
     }
     return zt_arena_printf(a, "%s]", out);
@@ -54,7 +54,7 @@ static const char *value_text(struct zt_load *ld, const struct zt_key *k, const 
     case ZT_KEY_SIZE:
         return zt_arena_printf(a, "%" PRId64, *i64);
     case ZT_KEY_FLOAT:
-        return f64_text(a, *f64);
+        return zt_yaml_f64(a, *f64);
     case ZT_KEY_ENUM:
         return word_text(a, k, *(const int *)(const void *)from);
     case ZT_KEY_WORD:
@@ -69,7 +69,9 @@ static const char *value_text(struct zt_load *ld, const struct zt_key *k, const 
     case ZT_KEY_RANGE:
         return zt_arena_printf(a, "[%" PRId64 ", %" PRId64 "]", i64[0], i64[1]);
     case ZT_KEY_PAIR:
-        return zt_arena_printf(a, "[%s, %s]", f64_text(a, f64[0]), f64_text(a, f64[1]));
+        return zt_arena_printf(a, "[%s, %s]", zt_yaml_f64(a, f64[0]), zt_yaml_f64(a, f64[1]));
+    case ZT_KEY_GROUPS:
+        return zt_recipe_groups_text(a, (const void *)from);
     case ZT_KEY_SECTION:
     case ZT_KEY_ANY:
         break;

@@ -65,10 +65,24 @@ struct zt_recipe_batch {
     int64_t train, micro, accum; /* train = micro * accum * ranks; resolved */
 };
 
+/* optimizer.param_groups, as given: the first whose glob fits a parameter holds for it. */
+struct zt_recipe_group {
+    const char *match;
+    double weight_decay; /* NAN: not given */
+    double lr_scale;
+    bool frozen;
+};
+
+struct zt_recipe_groups {
+    int n;
+    const struct zt_recipe_group *items;
+};
+
 struct zt_recipe_optimizer {
     const char *type; /* "AdamW" (also for "Adam" unless adam_w_mode: false), "Adam", "Lion" */
     enum zt_optimizer kind;
     double lr, beta1, beta2, eps, weight_decay;
+    struct zt_recipe_groups groups;
 };
 
 /* The loss scale; read only with ZT_PREC_FP16. */

@@ -57,24 +57,27 @@ static int max_ops(const struct zt_plan *p)
     return n;
 }
 
-/* Which part of each unit this rank updates, cut by optimizer setting. */
-static void make_ranges(struct zt_engine *e, double weight_decay)
+/* Which part of each unit this rank updates, cut by optimizer setting; and what its norm is of. */
+static void make_ranges(struct zt_engine *e)
 {
     const struct zt_plan *p = e->plan;
     size_t n = (size_t)p->n_units;
     e->ranges = zt_arena_alloc(&e->memory, n, sizeof *e->ranges);
     e->n_ranges = zt_arena_alloc(&e->memory, n, sizeof *e->n_ranges);
+    e->spans = zt_arena_alloc(&e->memory, n, sizeof *e->spans);
+    e->n_spans = zt_arena_alloc(&e->memory, n, sizeof *e->n_spans);
     bool whole = p->cfg.stage == 0 || p->n_shards == 1;
     for (int u = 0; u < p->n_units; u++) {
-        int64_t begin = whole ? 0 : p->shard_rank * p->units[u].slice_elems;
-        int64_t end = whole ? p->units[u].padded_elems : begin + p->units[u].slice_elems;
-        e->n_ranges[u] =
-            zt_update_ranges(p, u, begin, end, weight_decay, &e->memory, &e->ranges[u]);
+        const int64_t slice = p->units[u].slice_elems, mine = p->shard_rank * slice;
+        int64_t begin = whole ? 0 : mine;
+        int64_t end = whole ? p->units[u].padded_elems : mine + slice;
+        e->n_ranges[u] = zt_update_ranges(p, u, begin, end, &e->memory, &e->ranges[u]);
+        e->n_spans[u] = zt_norm_spans(p, u, mine, mine + slice, &e->memory, &e->spans[u]);
     }
 }
 
 int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_dev *dev,
-                   struct zt_coll *coll, double weight_decay, struct zt_err *err)
+                   struct zt_coll *coll, struct zt_err *err)
 {
     memset(e, 0, sizeof *e);
     e->plan = plan;
@@ -88,7 +91,7 @@ int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_de
         zt_engine_release(e);
         return rc;
     }
-    make_ranges(e, weight_decay);
+    make_ranges(e);
     size_t n = (size_t)max_ops(plan);
     for (int i = 0; i < 2; i++)
         e->events[i] = zt_arena_alloc(&e->memory, n, sizeof **e->events);

@@ -8,6 +8,7 @@
 #include "plan/plan.h"
 
 struct zt_feed;
+struct zt_span;
 struct zt_source;
 
 /* What a step ended with, and when it reached the host. */
@@ -30,6 +31,8 @@ struct zt_engine {
     const struct zt_update_range *
         *ranges; /* (n_units): of this rank's slice, or of the full unit */
     int *n_ranges;
+    const struct zt_span **spans; /* (n_units): parts of this rank's slice in the gradient norm */
+    int *n_spans;
     struct zt_arena memory; /* of the tables above */
 
     unsigned char *base[ZT_N_ARENAS];
@@ -59,7 +62,7 @@ struct zt_engine {
  * engine keeps the pointers; dev and coll outlive it.
  */
 int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_dev *dev,
-                   struct zt_coll *coll, double weight_decay, struct zt_err *err) ZT_MUST_CHECK;
+                   struct zt_coll *coll, struct zt_err *err) ZT_MUST_CHECK;
 
 /*
  * Waits for what is under way: after a failure abort the transport first. Accepts a zeroed

@@ -1,6 +1,7 @@
 #include "train/engine.h"
 
 #include "base/clock.h"
+#include "optim/groups.h"
 
 /* One op under submission: shorthand for the handlers. */
 struct ctx {
@@ -178,6 +179,22 @@ static void op_cast(const struct ctx *c)
     c->dev->cast(c->s, &a);
 }
 
+/* The norm partial of a unit's reduced slice: frozen tensors do not count. */
+static void sum_squares(const struct ctx *c, struct zt_ref slice)
+{
+    const struct zt_span *spans = c->e->spans[c->op->unit];
+    const int n = c->e->n_spans[c->op->unit];
+    struct zt_sum_sq a = {0, slice, arg(c, ZT_R_PARTIAL, 0), false};
+    if (n == 0)
+        c->dev->sum_sq(c->s, &a);
+    for (int i = 0; i < n; i++) {
+        a.n = spans[i].end - spans[i].begin;
+        a.x.ptr = elem(slice, spans[i].begin);
+        a.accumulate = i > 0;
+        c->dev->sum_sq(c->s, &a);
+    }
+}
+
 /*
  * Reduce-scatter to this rank's slice: into the shard; in place where the slice lies in the
  * gradient itself (stages 0 and 1); or, when micro-batches add up in fp32, into a staging slice
@@ -203,10 +220,8 @@ static void op_reduce(const struct ctx *c)
         struct zt_cast add = {op->count, stage, slice, (a->mode & ZT_READ) != 0};
         c->dev->cast(c->s, &add);
     }
-    if (op->last_use) {
-        struct zt_sum_sq a = {unit_of(c)->slice_elems, slice, arg(c, ZT_R_PARTIAL, 0)};
-        c->dev->sum_sq(c->s, &a);
-    }
+    if (op->last_use)
+        sum_squares(c, slice);
 }
 
 /* ---- the end of a step ---- */

@@ -142,8 +142,7 @@ static int set_up_data(struct run *run, struct zt_err *err)
 static int set_up_engine(struct run *run, struct zt_err *err)
 {
     run->rss_before_arenas = zt_process_rss_peak();
-    int rc = zt_engine_init(&run->engine, run->plan, run->env->dev, run->env->coll,
-                            run->r->optimizer.weight_decay, err);
+    int rc = zt_engine_init(&run->engine, run->plan, run->env->dev, run->env->coll, err);
     if (rc)
         return rc;
     struct zt_engine *e = &run->engine;

@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "ckpt/safetensors.h"
 #include "data/data.h"
+#include "optim/groups.h"
 #include "train/run.h"
 
 static struct zt_rope_rule rope_of(const struct zt_recipe_rope *r)
@@ -18,6 +19,19 @@ static struct zt_rope_rule rope_of(const struct zt_recipe_rope *r)
         .high_freq_factor = r->high_freq_factor,
         .original_positions = (double)r->original_positions,
     };
+}
+
+static int assign_groups(const struct zt_recipe_optimizer *o, struct zt_model *m,
+                         struct zt_err *err)
+{
+    struct zt_group *groups = zt_xcalloc((size_t)o->groups.n + 1, sizeof *groups);
+    for (int i = 0; i < o->groups.n; i++) {
+        const struct zt_recipe_group *g = &o->groups.items[i];
+        groups[i] = (struct zt_group){g->match, g->weight_decay, g->lr_scale, g->frozen};
+    }
+    int rc = zt_groups_assign(m, o->weight_decay, groups, o->groups.n, err);
+    free(groups);
+    return rc;
 }
 
 int zt_train_model(const struct zt_recipe *r, struct zt_arena *arena, struct zt_model **out,
@@ -51,7 +65,8 @@ int zt_train_model(const struct zt_recipe *r, struct zt_arena *arena, struct zt_
         .resid_pdrop = m->resid_pdrop,
         .attn_pdrop = m->attn_pdrop,
     };
-    return zt_model_build(&cfg, arena, out, err);
+    int rc = zt_model_build(&cfg, arena, out, err);
+    return rc ? rc : assign_groups(&r->optimizer, *out, err);
 }
 
 static enum zt_dtype dtype_of(enum zt_precision p)

@@ -332,6 +332,44 @@ def optimizers():
     test("optimizers differ, and Lion holds one state less", check)
 
 
+def param_groups():
+    """Decay, rate and frozen tensors by name."""
+    groups = [{"match": "*.ln_?.bias", "lr_scale": 0.5}, {"match": "h.1.attn.*", "frozen": True},
+              {"match": "wpe.weight", "frozen": True}, {"match": "transformer.h.2.*", "weight_decay": 0.3}]
+    base = {"gradient_accumulation_steps": 1, "optimizer.param_groups": groups}
+    for ranks in (2,) if quick else (2, 3):
+        same_bits(f"parameter groups ranks={ranks}", ranks,
+                  [(f"stage {s}", text_recipe(**base, **{"zero_optimization.stage": s})) for s in range(4)])
+
+    def rates():
+        half = Run(2, text_recipe(**{"optimizer.params.lr": 5e-4}))
+        scaled = Run(2, text_recipe(**{"optimizer.params.lr": 1e-3,
+                                       "optimizer.param_groups": [{"match": "*", "lr_scale": 0.5}]}))
+        assert half.bits() == scaled.bits(), "half the rate is not a scale of a half"
+        none = Run(2, text_recipe(**{"optimizer.params.weight_decay": 0}))
+        zero = Run(2, text_recipe(**{"optimizer.param_groups": [{"match": "*", "weight_decay": 0}]}))
+        assert none.bits() == zero.bits(), "no decay is not a decay of 0"
+    test("parameter groups: rate and decay", rates)
+
+    def norm(ranks, stage):
+        """Case S04: the tied embedding alone has a gradient norm of 2.456793855660."""
+        only = [{"match": "wte.weight"}, {"match": "*", "frozen": True}]
+        run = Run(ranks, recipe(4 // ranks, 1, 6, **{"optimizer.param_groups": only, "train.steps": 3,
+                                                     "zero_optimization.stage": stage}))
+        assert abs(run.norm[0] - 2.456793855660) < 1e-4, f"norm {run.norm[0]}"
+        assert run.loss[2] < run.loss[0], f"what is not frozen does not learn: {run.loss}"
+    for ranks, stage in ((2, 3),) if quick else ((1, 0), (2, 0), (2, 1), (4, 2), (2, 3)):
+        test(f"frozen tensors are not in the norm ranks={ranks} stage={stage}",
+             lambda r=ranks, s=stage: norm(r, s))
+
+    def frozen_all_but_one():
+        """The same batch every step, decay 0.1: the loss stays what it was to the last bit."""
+        still = [{"match": "ln_f.bias", "lr_scale": 0}, {"match": "*", "frozen": True}]
+        run = Run(2, recipe(2, 1, 6, **{"optimizer.param_groups": still}))
+        assert len(run.loss) == 6 and len(set(run.loss)) == 1, f"losses {run.loss}"
+    test("frozen tensors do not move", frozen_all_but_one)
+
+
 def loss_scale():
     """Cases P01, P03: skipped everywhere; the schedule waits; the scale is DeepSpeed's."""
     base = {**FP16, "fp16.loss_scale_window": 2, "gradient_accumulation_steps": 1,
@@ -580,6 +618,7 @@ across_ranks()
 memory_as_predicted()
 communication_type()
 optimizers()
+param_groups()
 loss_scale()
 schedules()
 skipped_steps()

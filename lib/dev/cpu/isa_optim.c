@@ -105,7 +105,7 @@ int ZT_ISA_FN(sum_sq)(const struct zt_sum_sq *a, int n_threads, struct zt_err *e
     enum { BLOCK = 4096, BATCH = 512 }; /* blocks whose sums are held at a time */
     (void)n_threads;
     (void)err;
-    double total = 0;
+    double total = a->accumulate ? a->out->sum_sq : 0;
     int64_t n_blocks = zt_ceil_div_i64(a->n, BLOCK);
     for (int64_t first = 0; first < n_blocks; first += BATCH) {
         float sums[BATCH];

@@ -168,9 +168,18 @@ TEST(dev_sum_sq)
             FOR_EACH_RIG(r)
             {
                 struct zt_norm_partial got;
-                struct zt_sum_sq a = {n[i], x.ref, &got};
+                struct zt_sum_sq a = {n[i], x.ref, &got, false};
                 RUN(r, sum_sq, &a);
                 CHECK_NEAR(got.sum_sq, want, 2e-6 * want);
+                double first = got.sum_sq;
+                a.accumulate = true;
+                RUN(r, sum_sq, &a);
+                CHECK(got.sum_sq >= 2 * first * (1 - 1e-15) &&
+                      got.sum_sq <= 2 * first * (1 + 1e-15));
+                a.n = 0;
+                a.accumulate = false;
+                RUN(r, sum_sq, &a);
+                CHECK(got.sum_sq == 0);
             }
             tensor_free(&x);
         }

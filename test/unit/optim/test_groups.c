@@ -1,6 +1,8 @@
 /* Case S01: every parameter is updated once, whatever the number of ranks; padding never. */
 #include "harness.h"
 
+#include <math.h>
+
 #include "optim/groups.h"
 
 enum { MAX_TENSORS = 4 };
@@ -25,7 +27,9 @@ static void layout_init(struct layout *l, int n, const int64_t *elems, const int
                                              .n_elems = elems[i],
                                              .n_dims = n_dims[i],
                                              .trainable = true,
-                                             .decay = n_dims[i] >= 2};
+                                             .decay = n_dims[i] >= 2,
+                                             .weight_decay = n_dims[i] >= 2 ? 0.1f : 0,
+                                             .lr_scale = 1};
         l->off[i] = (end + align - 1) / align * align;
         end = l->off[i] + elems[i];
     }
@@ -41,7 +45,7 @@ static void layout_init(struct layout *l, int n, const int64_t *elems, const int
 static int ranges_of(struct layout *l, int rank, const struct zt_update_range **out)
 {
     int64_t n = l->unit.slice_elems;
-    return zt_update_ranges(&l->plan, 0, rank * n, (rank + 1) * n, 0.1, &l->arena, out);
+    return zt_update_ranges(&l->plan, 0, rank * n, (rank + 1) * n, &l->arena, out);
 }
 
 TEST(groups_decay_only_matrices)
@@ -155,6 +159,119 @@ TEST(groups_every_element_once)
         }
         zt_arena_release(&l.arena);
     }
+}
+
+/* ---- groups by name ---- */
+
+static struct zt_err err;
+
+static struct zt_model *small_gpt2(struct zt_arena *arena)
+{
+    const struct zt_model_config cfg = {.type = ZT_MODEL_GPT2,
+                                        .n_layer = 2,
+                                        .n_head = 2,
+                                        .n_embd = 8,
+                                        .vocab_size = 11,
+                                        .n_positions = 4,
+                                        .norm_eps = 1e-5f,
+                                        .initializer_range = 0.02f,
+                                        .tie_embeddings = true};
+    struct zt_model *m = NULL;
+    return zt_model_build(&cfg, arena, &m, &err) ? NULL : m;
+}
+
+static const struct zt_param_spec *spec_of(const struct zt_model *m, const char *name)
+{
+    return &m->params[zt_model_find_param(m, name)];
+}
+
+TEST(groups_without_any_decay_matrices)
+{
+    struct zt_arena arena = {0};
+    struct zt_model *m = small_gpt2(&arena);
+    CHECK(m);
+    CHECK_OK(zt_groups_assign(m, 0.1, NULL, 0, &err), err);
+    for (int i = 0; i < m->n_params; i++) {
+        CHECK(m->params[i].weight_decay == (m->params[i].n_dims > 1 ? 0.1f : 0));
+        CHECK(m->params[i].lr_scale == 1 && m->params[i].trainable);
+    }
+    zt_arena_release(&arena);
+}
+
+/* The first glob that fits holds; names are Hugging Face's, with or without the prefix. */
+TEST(groups_first_fit_holds)
+{
+    const struct zt_group groups[] = {
+        {"transformer.h.1.ln_2.*", 0.5, 2, false},
+        {"*.bias", (double)NAN, 0.25, false},
+        {"h.?.ln_*", 0.3, 1, false},
+        {"wte.weight", (double)NAN, 1, true},
+    };
+    struct zt_arena arena = {0};
+    struct zt_model *m = small_gpt2(&arena);
+    CHECK(m);
+    CHECK_OK(zt_groups_assign(m, 0.1, groups, 4, &err), err);
+    CHECK(spec_of(m, "h.1.ln_2.bias")->weight_decay == 0.5f);
+    CHECK(spec_of(m, "h.1.ln_2.bias")->lr_scale == 2);
+    CHECK(spec_of(m, "h.0.ln_2.bias")->weight_decay == 0); /* as without a group */
+    CHECK(spec_of(m, "h.0.ln_2.bias")->lr_scale == 0.25f);
+    CHECK(spec_of(m, "h.0.ln_2.weight")->weight_decay == 0.3f);
+    CHECK(spec_of(m, "ln_f.weight")->weight_decay == 0);
+    CHECK(spec_of(m, "h.0.mlp.c_fc.weight")->weight_decay == 0.1f);
+    CHECK(!spec_of(m, "wte.weight")->trainable && spec_of(m, "wpe.weight")->trainable);
+    zt_arena_release(&arena);
+}
+
+TEST(groups_that_do_nothing_are_errors)
+{
+    const struct {
+        struct zt_group groups[2];
+        int n;
+        const char *want;
+    } cases[] = {
+        {{{"*.biass", 0, 1, false}},
+         1,
+         "optimizer.param_groups: \"*.biass\" fits no parameter of the model; they are called "
+         "wte.weight to ln_f.bias"},
+        {{{"h.*", 0, 1, false}, {"h.1.ln_1.bias", 0, 2, false}},
+         2,
+         "optimizer.param_groups: all that \"h.1.ln_1.bias\" fits belongs to groups before it: the "
+         "first that fits holds"},
+        {{{"*", 0, 1, true}},
+         1,
+         "optimizer.param_groups: every parameter is frozen; nothing is left to train"},
+        {{{"lm_head.weight", 0, 1, true}}, /* tied: it is wte.weight */
+         1,
+         "optimizer.param_groups: \"lm_head.weight\" fits no parameter of the model; they are "
+         "called wte.weight to ln_f.bias"},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_arena arena = {0};
+        struct zt_model *m = small_gpt2(&arena);
+        CHECK(m);
+        CHECK_INT(zt_groups_assign(m, 0.1, cases[i].groups, cases[i].n, &err), ZT_EINPUT);
+        CHECK_STR(err.msg, cases[i].want);
+        zt_arena_release(&arena);
+    }
+}
+
+/* A frozen tensor is cut out of the norm, wherever the borders of the slices fall; padding is not. */
+TEST(groups_norm_leaves_out_frozen_tensors)
+{
+    static const int64_t elems[] = {96, 10, 64, 64};
+    static const int dims[] = {2, 1, 1, 2};
+    struct layout l;
+    const struct zt_span *s;
+    layout_init(&l, 4, elems, dims, 64, 2); /* at 0, 128, 192, 256; slices of 192 */
+    CHECK_INT(zt_norm_spans(&l.plan, 0, 0, 192, &l.arena, &s), 1);
+    CHECK(s[0].begin == 0 && s[0].end == 192);
+    l.specs[1].trainable = l.specs[2].trainable = false;
+    CHECK_INT(zt_norm_spans(&l.plan, 0, 0, 192, &l.arena, &s), 2);
+    CHECK(s[0].begin == 0 && s[0].end == 128 && s[1].begin == 138 && s[1].end == 192);
+    CHECK_INT(zt_norm_spans(&l.plan, 0, 192, 384, &l.arena, &s), 1);
+    CHECK(s[0].begin == 64 && s[0].end == 192);
+    CHECK_INT(zt_norm_spans(&l.plan, 0, 192, 256, &l.arena, &s), 0);
+    zt_arena_release(&l.arena);
 }
 
 TEST_MAIN()

@@ -54,6 +54,22 @@ static const struct {
      ZT_EUNSUPPORTED},
     {TINY BATCH "optimizer: {type: Adamm}\n",
      "r.yaml:4:19: optimizer.type: must be AdamW, Adam or Lion, not \"Adamm\"", ZT_EINPUT},
+    {TINY BATCH
+     "optimizer: {param_groups: [{match: \"*.bias\", weightdecay: 1}, {lr_scale: 2}, x,\n"
+     "  {match: a, lr_scale: -1, frozen: maybe}]}\n",
+     "r.yaml:4:46: optimizer.param_groups: a group has match (a glob), weight_decay, lr_scale and "
+     "frozen, not \"weightdecay\"\n"
+     "r.yaml:4:63: optimizer.param_groups: each must be a mapping such as {match: \"*.bias\", "
+     "weight_decay: 0}\n"
+     "r.yaml:4:78: optimizer.param_groups: each must be a mapping such as {match: \"*.bias\", "
+     "weight_decay: 0}\n"
+     "r.yaml:5:24: optimizer.param_groups: lr_scale must be a number from 0 to 1e6\n"
+     "r.yaml:5:36: optimizer.param_groups: frozen must be true or false",
+     ZT_EINPUT},
+    {TINY BATCH "optimizer: {param_groups: {match: x}}\n",
+     "r.yaml:4:27: optimizer.param_groups: must be a list of at most 256 mappings such as {match: "
+     "\"*.bias\", weight_decay: 0}",
+     ZT_EINPUT},
     {TINY BATCH "optimizer: {type: Lion, params: {eps: 1e-8, adam_w_mode: true}}\n",
      "r.yaml:4:39: optimizer.params.eps: Lion has none\n"
      "r.yaml:4:58: optimizer.params.adam_w_mode: Lion has none",

@@ -555,6 +555,26 @@ static void check_round_trip(const struct zt_recipe *r, bool for_plan)
     CHECK(fields);
 }
 
+TEST(recipe_param_groups)
+{
+    struct zt_recipe *r =
+        load_text(TINY BATCH "optimizer: {param_groups: [{match: \"*.bias\", weight_decay: 0}, "
+                             "{match: 'h.1.*', lr_scale: 0.1, frozen: true}]}\n",
+                  1);
+    CHECK_LOADED(r);
+    const struct zt_recipe_groups *g = &r->optimizer.groups;
+    CHECK_INT(g->n, 2);
+    CHECK_STR(g->items[0].match, "*.bias");
+    CHECK(g->items[0].weight_decay == 0 && g->items[0].lr_scale == 1 && !g->items[0].frozen);
+    CHECK(g->items[1].weight_decay != g->items[1].weight_decay); /* not given */
+    CHECK(g->items[1].lr_scale == 0.1 && g->items[1].frozen);
+    CHECK_STR(value_of(r, "optimizer.param_groups", false),
+              "[{match: \"*.bias\", weight_decay: 0, lr_scale: 1, frozen: false}, {match: "
+              "\"h.1.*\", lr_scale: 0.1, frozen: true}]");
+    check_round_trip(r, false);
+    zt_recipe_free(r);
+}
+
 TEST(recipe_round_trip)
 {
     static const char *const files[] = {
