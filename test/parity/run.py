@@ -153,6 +153,7 @@ def fixture_traces(fixture):
 # A first scale that overflows a few times: a run skips some of its steps and applies the others.
 FP16 = {"fp16.enabled": True, "fp16.initial_scale_power": 21, "fp16.hysteresis": 1,
         "fp16.loss_scale_window": 3, "train.steps": 10}
+TYPES = {"fp32": {}, "bf16": {"bf16.enabled": True}, "fp16": FP16}
 
 
 def same_bits(name, ranks, variants):
@@ -169,8 +170,7 @@ def same_bits(name, ranks, variants):
 
 
 def stages_bit_for_bit():
-    types = {"fp32": {}, "bf16": {"bf16.enabled": True}, "fp16": FP16}
-    for precision, typed in types.items():
+    for precision, typed in TYPES.items():
         for ranks in (2,) if quick else (2, 3):
             base = {"gradient_accumulation_steps": 1, **typed}
             same_bits(f"stages {precision} ranks={ranks} accum=1", ranks,
@@ -196,10 +196,10 @@ def stages_bit_for_bit():
 def other_models_bit_for_bit():
     """Llama's blocks, with biases or norms of heads: every stage, recomputed or not."""
     for model in ("llama", "qwen2", "qwen3"):
-        for precision in ("bf16",) if quick else ("fp32", "bf16"):
-            bf16 = {"bf16.enabled": precision == "bf16", "gradient_accumulation_steps": 1}
+        for precision in ("bf16",) if quick else TYPES:
+            base = {**TYPES[precision], "gradient_accumulation_steps": 1}
             same_bits(f"stages {model} {precision}", 2,
-                      [(f"stage {s} {policy}", text_recipe(model, **bf16, **{
+                      [(f"stage {s} {policy}", text_recipe(model, **base, **{
                           "zero_optimization.stage": s, "activation_checkpointing.policy": policy}))
                        for s in range(4) for policy in (("none",) if s % 3 else ("none", "block"))])
 
