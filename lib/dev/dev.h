@@ -104,7 +104,7 @@ struct zt_norm_bwd {
     struct zt_ref gamma;
     struct zt_ref dresidual; /* (rows, cols), optional */
     struct zt_ref dx;        /* (rows, cols) */
-    struct zt_ref dgamma;    /* (cols) */
+    struct zt_ref dgamma;    /* (cols), optional */
     struct zt_ref dbeta;     /* (cols), optional */
     bool accumulate;         /* of dgamma and dbeta; false: they are overwritten */
     void *ws;

@@ -37,7 +37,7 @@ struct zt_step_block {
     float max_norm;     /* 0: no clipping */
     int32_t apply;      /* 1: UPDATE runs in this step */
     int32_t overflow;   /* 1: a gradient or the loss is not finite, on any rank */
-    int32_t bad_unit;   /* first unit in backward order with a gradient that is not; -1: none */
+    int32_t bad_unit;   /* first partial, in backward order, that is not; -1: none */
     int32_t
         bad_rank; /* first rank with a loss that is not finite, by its place in NORM; -1: none */
     int32_t nonfinite_rule;

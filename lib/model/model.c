@@ -154,13 +154,32 @@ int zt_model_find_param(const struct zt_model *m, const char *name)
     return -1;
 }
 
+/* Of one segment, as multiples of its forward FLOPs: forward, gradients of weights, of its input. */
+static double passes(const struct zt_model *m, int segment, int lowest)
+{
+    const struct zt_segment *s = &m->segments[segment];
+    bool trained = false;
+    for (int i = 0; i < s->n_params; i++)
+        trained |= m->params[s->params[i]].trainable;
+    return 1 + trained + (segment > lowest);
+}
+
+int zt_model_lowest_trained(const struct zt_model *m)
+{
+    int lowest = m->n_segments - 1;
+    for (int i = 0; i < m->n_params; i++)
+        if (m->params[i].trainable)
+            lowest = ZT_MIN(lowest, m->params[i].home_segment);
+    return lowest;
+}
+
 double zt_model_train_flops_per_token(const struct zt_model *m, const struct zt_shape *shape)
 {
     double flops = 0;
     for (int i = 0; i < m->n_segments; i++) {
         struct zt_segment_size size;
         m->ops->size(m, i, shape, &size);
-        flops += size.fwd_flops;
+        flops += passes(m, i, zt_model_lowest_trained(m)) * size.fwd_flops;
     }
-    return 3 * flops / ((double)shape->batch * (double)shape->seq_len);
+    return flops / ((double)shape->batch * (double)shape->seq_len);
 }

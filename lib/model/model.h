@@ -119,7 +119,7 @@ struct zt_seg_call {
     const struct zt_count *count;
 
     struct zt_ref weights[ZT_MAX_SEG_PARAMS]; /* by position in zt_segment.params */
-    struct zt_ref grads[ZT_MAX_SEG_PARAMS];   /* backward */
+    struct zt_ref grads[ZT_MAX_SEG_PARAMS];   /* backward; absent where a whole unit is frozen */
     bool accumulate[ZT_MAX_SEG_PARAMS];       /* add to grads[i]; false: overwrite it whole */
 
     const void *x_in; /* residual stream; NULL for the embedding */
@@ -151,9 +151,12 @@ int zt_model_build(const struct zt_model_config *cfg, struct zt_arena *arena, st
 /* The parameter called `name` (with or without Hugging Face's prefix), or -1. */
 int zt_model_find_param(const struct zt_model *m, const char *name);
 
+/* The first segment with anything to train: backward ends there. */
+int zt_model_lowest_trained(const struct zt_model *m);
+
 /*
  * Training FLOPs per token without recomputation: 3 x the forward FLOPs of all segments at `shape`
- * over its tokens. MFU = this * tokens/s / peak. Flash attention's repeated q k^T is no model FLOP.
+ * over its tokens, less where nothing is trained. MFU = this * tokens/s / peak. Flash attention's repeated q k^T is no model FLOP.
  */
 double zt_model_train_flops_per_token(const struct zt_model *m, const struct zt_shape *shape);
 

@@ -190,6 +190,8 @@ struct zt_matmul zt_linear_bwd(const struct zt_run *r, const struct zt_linear *l
 void zt_linear_grads(struct zt_run *r, const struct zt_linear *l, int64_t rows, struct zt_ref x,
                      struct zt_ref dy, bool accumulate)
 {
+    if (!r->dry && !r->c->grads[l->w].ptr)
+        return; /* frozen */
     struct zt_matmul dw = {
         .m = l->out_in ? l->n_out : l->n_in,
         .n = l->out_in ? l->n_in : l->n_out,

@@ -206,6 +206,7 @@ static void emit_start(struct zt_emit *e, struct zt_plan *p)
     e->units = zt_arena_alloc(&e->scratch, (size_t)p->n_units, sizeof *e->units);
     for (int s = 0; s < p->model->n_segments; s++)
         e->seg[s] = segment_units(e, s);
+    e->lowest = zt_model_lowest_trained(p->model);
     for (int u = 0; u < p->n_units; u++) {
         e->units[u] = (struct zt_unit_state){.types = grad_types(e, &p->units[u]),
                                              .slice_real = slice_real(p, &p->units[u]),

@@ -30,7 +30,7 @@ struct zt_unit_state {
     struct zt_grad_types types;
     int64_t slice_real; /* elements of this rank's slice that are no padding */
     int param;          /* persistent: full, or this rank's slice at stage 3 */
-    int master, m, v;   /* persistent; -1: fp32 parameters are their own master; no v */
+    int master, m, v;   /* persistent; -1: fp32 parameters are their own master; no v; frozen */
     int grad;           /* full gradient being built; -1: none yet */
     int cast;           /* CAST's copy of it */
     int reduced;        /* buffer that holds the reduced slice; may be grad */
@@ -80,6 +80,7 @@ struct zt_emit {
     struct zt_segment_size *sizes; /* (n_segments) at this program's shape */
     struct zt_seg_units *seg;      /* (n_segments) */
     struct zt_unit_state *units;   /* (n_units) */
+    int lowest;                    /* first segment with anything to train: backward ends there */
     struct zt_batch_bufs train_batch, eval_batch, sample_batch;
     int step, count, vote, record, request, result;
     int eval_record, eval_result, logits_result;

@@ -87,7 +87,7 @@ void zt_emit_forward(struct zt_emit *e, struct zt_compute *c, const struct zt_st
     const int seg = s->segment;
     const struct zt_segment_size *size = &e->sizes[seg];
     /* Activations that nobody reads later, or that are made again, are scratch of this row. */
-    const bool keep = c->train && !recomputed(e, s);
+    const bool keep = c->train && !recomputed(e, s) && seg >= e->lowest;
     struct zt_op *op = zt_emit_op(e, ZT_OP_FORWARD, ZT_ST_COMPUTE, -1, seg, s->mb);
     op->cost_kind = ZT_COST_FLOP;
     op->cost = size->fwd_flops;
@@ -131,6 +131,8 @@ static bool write_grads(struct zt_emit *e, const struct zt_step *s)
     for (int k = 0; k < units->n; k++) {
         const int u = units->units[k];
         struct zt_unit_state *st = &e->units[u];
+        if (e->p->units[u].frozen)
+            continue;
         const bool fresh = st->grad < 0;
         if (fresh) {
             const bool sent = e->p->n_shards > 1 && !st->types.cast;

@@ -23,7 +23,9 @@ static void unit_state(struct zt_emit *e, int u)
                                                 .dtype = dtype,
                                                 .mb = -1});
     /* fp32 parameters are their own master, unless the master moved to the host. */
-    s->master = -1;
+    s->master = s->m = s->v = -1;
+    if (e->p->units[u].frozen)
+        return;
     if (dtype != ZT_F32 || e->state_arena == ZT_AR_HOST)
         s->master = zt_emit_unit_buf(e, u, full,
                                      (struct zt_buf){.name = unit_name(e, "master", u),
@@ -37,7 +39,6 @@ static void unit_state(struct zt_emit *e, int u)
                                             .arena = e->state_arena,
                                             .dtype = ZT_F32,
                                             .mb = -1});
-    s->v = -1;
     if (zt_optimizer_has_v(e->p->cfg.optimizer))
         s->v = zt_emit_unit_buf(e, u, full,
                                 (struct zt_buf){.name = unit_name(e, "v", u),
@@ -94,7 +95,7 @@ void zt_emit_state(struct zt_emit *e)
     e->count = control(e, "count", e->peer_arena, sizeof(struct zt_count));
     e->vote = control(e, "vote", e->peer_arena, sizeof(struct zt_vote));
     e->record =
-        control(e, "norm record", e->peer_arena, zt_norm_record_bytes(p->n_units, p->cfg.accum));
+        control(e, "norm record", e->peer_arena, zt_norm_record_bytes(p->n_partials, p->cfg.accum));
     e->request = control(e, "vote request", ZT_AR_HOST, sizeof(struct zt_vote_request));
     e->result = control(e, "step result", ZT_AR_HOST, sizeof(struct zt_step_result));
     if (p->cfg.eval_micro_batch > 0) {
@@ -159,7 +160,8 @@ static void init_unit(struct zt_emit *e, int u, int staging)
     zt_emit_whole(e, full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
     if (s->master >= 0)
         zt_emit_whole(e, ZT_R_MASTER, ZT_WRITE, s->master);
-    zt_emit_whole(e, ZT_R_M, ZT_WRITE, s->m);
+    if (s->m >= 0)
+        zt_emit_whole(e, ZT_R_M, ZT_WRITE, s->m);
     if (s->v >= 0)
         zt_emit_whole(e, ZT_R_V, ZT_WRITE, s->v);
 }

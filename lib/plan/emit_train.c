@@ -102,7 +102,7 @@ static void emit_reduce(struct zt_emit *e, int u, int mb)
     }
     reduce_operands(e, u, mb);
     if (last) {
-        const size_t begin = (size_t)u * sizeof(struct zt_norm_partial);
+        const size_t begin = (size_t)unit->partial * sizeof(struct zt_norm_partial);
         zt_emit_access(e, ZT_R_PARTIAL, ZT_WRITE, e->record, begin,
                        begin + sizeof(struct zt_norm_partial));
     }
@@ -184,7 +184,8 @@ static void reduce_units(struct zt_emit *e, int segment, int mb)
         return;
     for (int k = 0; k < e->seg[segment].n; k++) {
         const int u = e->seg[segment].units[k];
-        if (e->p->model->params[e->p->units[u].first_param].home_segment != segment)
+        if (e->p->model->params[e->p->units[u].first_param].home_segment != segment ||
+            e->p->units[u].frozen)
             continue;
         emit_reduce(e, u, mb);
         if (!e->rows.grads_full)
@@ -200,7 +201,7 @@ static void reduce_units(struct zt_emit *e, int segment, int mb)
 static void emit_decision(struct zt_emit *e)
 {
     const struct zt_plan *p = e->p;
-    const size_t record = zt_norm_record_bytes(p->n_units, p->cfg.accum);
+    const size_t record = zt_norm_record_bytes(p->n_partials, p->cfg.accum);
     const size_t ranks = (size_t)zt_group_size(&p->cfg.mesh, ZT_GROUP_DATA);
     const int all = zt_emit_buf(e, (struct zt_buf){.name = "all norm records",
                                                    .cat = ZT_CAT_CONTROL,
@@ -295,6 +296,8 @@ static void emit_update_host(struct zt_emit *e, int u)
 static void emit_update(struct zt_emit *e, int u)
 {
     const struct zt_unit *unit = &e->p->units[u];
+    if (unit->frozen)
+        return;
     if (e->state_arena == ZT_AR_HOST)
         emit_update_host(e, u);
     else
@@ -309,7 +312,10 @@ static void emit_update(struct zt_emit *e, int u)
     zt_emit_other_slices(e, ZT_R_PARAM, ZT_WRITE, e->units[u].param);
 }
 
-/* Forward then backward of every micro-batch; returns the number of steps. */
+/*
+ * Forward then backward of every micro-batch; returns the number of steps. Backward stops where
+ * nothing below is trained.
+ */
 static int list_steps(const struct zt_emit *e, struct zt_step *steps)
 {
     const struct zt_model *m = e->p->model;
@@ -318,7 +324,7 @@ static int list_steps(const struct zt_emit *e, struct zt_step *steps)
         for (int s = 0; s < m->n_segments; s++)
             if (!m->segments[s].fused_backward)
                 steps[n++] = (struct zt_step){.segment = s, .mb = mb};
-        for (int s = m->n_segments - 1; s >= 0; s--)
+        for (int s = m->n_segments - 1; s >= e->lowest; s--)
             steps[n++] = (struct zt_step){.segment = s, .mb = mb, .backward = true};
     }
     return n;
@@ -336,7 +342,7 @@ void zt_emit_train(struct zt_emit *e)
     struct zt_compute c = zt_compute_new(e, &e->train_batch, true);
     c.count = e->count;
     c.loss = e->record;
-    c.loss_begin = (size_t)p->n_units * sizeof(struct zt_norm_partial);
+    c.loss_begin = (size_t)p->n_partials * sizeof(struct zt_norm_partial);
     for (int j = 0; j < n_steps; j++) {
         const struct zt_step *s = &steps[j];
         zt_emit_gathers(e, steps, j, &gathers);

@@ -100,6 +100,14 @@ static double model_flops(const struct zt_plan *p)
            (double)cfg->seq_len * cfg->accum;
 }
 
+static double frozen_elems(const struct zt_plan *p)
+{
+    double n = 0;
+    for (int u = 0; u < p->n_units; u++)
+        n += p->units[u].frozen ? (double)p->units[u].n_elems : 0;
+    return n;
+}
+
 /* Parameters and gradients of e bytes, 4 bytes for each state, and a master where e is 2. */
 static double formula_bytes(double n, double e, enum zt_optimizer o, int stage, int n_ranks)
 {
@@ -132,7 +140,8 @@ void zt_plan_ledger(struct zt_plan *p)
             l->flops += op->cost;
     }
     l->model_flops = model_flops(p);
-    l->formula_bytes =
-        formula_bytes((double)p->model->n_elems, (double)zt_dtype_bytes(p->cfg.dtype),
-                      p->cfg.optimizer, p->cfg.stage, p->n_shards);
+    const double frozen = frozen_elems(p), e = (double)zt_dtype_bytes(p->cfg.dtype);
+    l->formula_bytes = formula_bytes((double)p->model->n_elems - frozen, e, p->cfg.optimizer,
+                                     p->cfg.stage, p->n_shards) +
+                       e * frozen / (p->cfg.stage == 3 ? p->n_shards : 1);
 }

@@ -88,6 +88,8 @@ struct zt_unit {
     int64_t padded_elems, slice_elems;
     bool tied;      /* used by more than one segment */
     bool grad_fp32; /* contributions add up in fp32: tied or scattered */
+    bool frozen;    /* no tensor of it is trained: no gradient, no state, no update */
+    int partial;    /* its place among the norm partials; -1: frozen */
     zt_axes shard_group, replica_group;
 };
 
@@ -349,6 +351,7 @@ struct zt_plan {
     int rank, world;
     int shard_rank, n_shards;
     int n_units;
+    int n_partials; /* units that are not frozen */
     struct zt_unit *units;
     int *unit_of_param; /* (n_params) */
     int n_bufs;

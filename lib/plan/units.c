@@ -24,7 +24,9 @@ static void layout_unit(struct zt_plan *p, struct zt_unit *u)
     const struct zt_param_spec *params = &p->model->params[u->first_param];
     int64_t *off = zt_arena_alloc(&p->arena, (size_t)u->n_params, sizeof *off);
     int64_t end = 0;
+    u->frozen = true;
     for (int i = 0; i < u->n_params; i++) {
+        u->frozen &= !params[i].trainable;
         off[i] = zt_align_i64(end, ZT_ELEM_ALIGN);
         end = off[i] + params[i].n_elems;
         u->n_elems += params[i].n_elems;
@@ -55,8 +57,11 @@ void zt_plan_units(struct zt_plan *p)
         p->units[p->n_units - 1].n_params++;
         p->unit_of_param[i] = p->n_units - 1;
     }
-    for (int u = 0; u < p->n_units; u++)
+    p->n_partials = 0;
+    for (int u = 0; u < p->n_units; u++) {
         layout_unit(p, &p->units[u]);
+        p->units[u].partial = p->units[u].frozen ? -1 : p->n_partials++;
+    }
     mark_tied(p);
     for (int u = 0; u < p->n_units; u++)
         p->units[u].grad_fp32 |= p->units[u].tied;

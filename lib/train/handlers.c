@@ -236,7 +236,7 @@ static void op_norm(const struct ctx *c)
     if (!train)
         return; /* evaluation: the host adds the records up */
     struct zt_norm_finish a = {.n_ranks = zt_group_size(&p->cfg.mesh, c->op->group),
-                               .n_units = p->n_units,
+                               .n_units = p->n_partials,
                                .n_losses = p->cfg.accum,
                                .record_bytes = (size_t)c->op->count * zt_dtype_bytes(c->op->dtype),
                                .records = all,

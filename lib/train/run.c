@@ -288,6 +288,15 @@ static int notice(const struct run *run, const char *text, struct zt_err *err)
     return report(run, json_pack("{s:s, s:s}", "type", "notice", "text", text), err);
 }
 
+/* The unit that a norm partial is of; frozen ones have none. */
+static const struct zt_unit *partial_unit(const struct zt_plan *p, int partial)
+{
+    const struct zt_unit *u = p->units;
+    while (u->partial != partial)
+        u++;
+    return u;
+}
+
 /*
  * Where it began: ", first on rank 1", whose loss is not finite; or ", first in unit h.3", where
  * backward met a gradient that is not.
@@ -299,7 +308,7 @@ static const char *origin(const struct run *run, const struct zt_step_block *sb,
     if (sb->bad_rank >= 0)
         snprintf(buf, size, ", first on rank %d", sb->bad_rank);
     else if (sb->bad_unit >= 0)
-        snprintf(buf, size, ", first in unit %s", run->plan->units[sb->bad_unit].name);
+        snprintf(buf, size, ", first in unit %s", partial_unit(run->plan, sb->bad_unit)->name);
     return buf;
 }
 

@@ -369,6 +369,21 @@ def param_groups():
         assert len(run.loss) == 6 and len(set(run.loss)) == 1, f"losses {run.loss}"
     test("frozen tensors do not move", frozen_all_but_one)
 
+    def frozen_units(stage, bf16):
+        """Work that is left out for a frozen unit changes nothing: as with a rate of 0, unclipped."""
+        base = {"gradient_clipping": 0, "zero_optimization.stage": stage, "bf16.enabled": bf16}
+        for match in ("h.1.*", "[hw][.tp][0e]*", "[hl]*"):  # a block; embeddings and block 0; all but the embeddings
+            frozen = Run(2, text_recipe(**base, **{"optimizer.param_groups": [
+                {"match": match, "frozen": True}]}))
+            still = Run(2, text_recipe(**base, **{"optimizer.param_groups": [
+                {"match": match, "lr_scale": 0, "weight_decay": 0}]}))
+            assert frozen.loss == still.loss, f"{match}: {frozen.loss} / {still.loss}"
+            assert len(set(frozen.loss)) > 1, "nothing was learnt"
+            less = still.memory[0]["predicted_bytes"] - frozen.memory[0]["predicted_bytes"]
+            assert less > 10000, f"{match}: only {less} bytes less"
+    for stage in (3,) if quick else range(4):
+        test(f"frozen units cost nothing, stage {stage}", lambda s=stage: frozen_units(s, s % 2 == 1))
+
 
 def loss_scale():
     """Cases P01, P03: skipped everywhere; the schedule waits; the scale is DeepSpeed's."""

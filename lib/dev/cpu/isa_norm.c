@@ -191,7 +191,8 @@ int ZT_ISA_FN(norm_bwd)(const struct zt_norm_bwd *a, int n_threads, struct zt_er
         for (int64_t i = b * blocks.rows_per_block; i < end; i++)
             norm_bwd_row(a, i, dgamma, dbeta);
     }
-    sum_blocks(partial, blocks.n, 2 * a->cols, a->cols, a->dgamma, a->accumulate, n_threads);
+    if (a->dgamma.ptr)
+        sum_blocks(partial, blocks.n, 2 * a->cols, a->cols, a->dgamma, a->accumulate, n_threads);
     if (a->dbeta.ptr)
         sum_blocks(partial + a->cols, blocks.n, 2 * a->cols, a->cols, a->dbeta, a->accumulate,
                    n_threads);

@@ -761,4 +761,41 @@ TEST(emit_refuses_in_words)
     teardown(&f);
 }
 
+/* A frozen unit has no gradient and no state; backward ends above segments that nothing trains. */
+TEST(emit_frozen_units)
+{
+    struct zt_arena arena = {0};
+    struct zt_model *m;
+    struct zt_err err;
+    CHECK_OK(zt_model_build(&gpt2_fixture, &arena, &m, &err), err);
+    for (int i = 0; i < m->n_params; i++)
+        m->params[i].trainable = m->params[i].home_segment > 1; /* neither embeddings nor h.0 */
+    for (int v = 0; v < 8; v++) {
+        struct zt_plan *p;
+        struct zt_plan_config cfg = plan_config(v % 4, 3, v < 4 ? ZT_F32 : ZT_F16);
+        cfg.accum = 1 + v / 4;
+        cfg.recompute = v & 1 ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
+        CHECK_OK(zt_plan_build(m, &cfg, 1, &p, &err), err);
+        CHECK_INT(p->n_partials, p->n_units - 2);
+        CHECK_INT(p->units[1].partial, -1);
+        CHECK_INT(p->units[2].partial, 0);
+        for (int b = 0; b < p->n_bufs; b++)
+            if (p->bufs[b].unit == 0 || p->bufs[b].unit == 1)
+                CHECK(p->bufs[b].cat == ZT_CAT_PARAM || p->bufs[b].cat == ZT_CAT_GATHER);
+        const struct zt_program *g = &p->programs[ZT_PROG_TRAIN];
+        int backward = 0;
+        for (int i = 0; i < g->n_ops; i++) {
+            const struct zt_op *op = &g->ops[i];
+            CHECK(op->unit < 0 || op->unit > 1 || op->kind == ZT_OP_GATHER ||
+                  op->kind == ZT_OP_RELEASE);
+            backward += op->kind == ZT_OP_BACKWARD;
+            if (op->kind == ZT_OP_BACKWARD || op->kind == ZT_OP_RECOMPUTE)
+                CHECK(op->segment > 1);
+        }
+        CHECK_INT(backward, cfg.accum * (m->n_segments - 2));
+        zt_plan_free(p);
+    }
+    zt_arena_release(&arena);
+}
+
 TEST_MAIN()
