@@ -526,7 +526,7 @@ TEST(dev_reductions_do_not_depend_on_threads)
     {
         struct zt_col_sum c = {ROWS,  COLS, COLS, x.ref, {sums[r.n_threads - 1], ZT_F32},
                                false, NULL, 0};
-        struct zt_sum_sq q = {ROWS * COLS, x.ref, &norms[r.n_threads - 1]};
+        struct zt_sum_sq q = {.n = ROWS * COLS, .x = x.ref, .out = &norms[r.n_threads - 1]};
         c.ws_bytes = zt_ws_col_sum(ZT_DEV_CPU, ROWS, COLS, r.n_threads);
         c.ws = zt_xcalloc(c.ws_bytes, 1);
         RUN(r, col_sum, &c);
