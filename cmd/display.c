@@ -56,6 +56,7 @@ void display_release(struct display *d)
     free(d->metrics_path);
     free(d->summary_path);
     free(d->memory);
+    breakdowns_release(&d->breakdowns);
 }
 
 /* Nothing from here on may block: the launcher's loop calls, and writes later (display_flush). */
@@ -180,8 +181,14 @@ static void show_step(struct display *d)
     char line[256];
     d->stale = d->tty;
     draw_if_due(d);
-    if (!d->tty && (step % d->steps_per_print == 0 || step == 1 || step == d->steps))
+    bool due = step % d->steps_per_print == 0 || step == 1 || step == d->steps;
+    if (!d->tty && due)
         zt_str_printf(&d->out.buf, "%s\n", zt_metrics_line(&d->shown, d->steps, line, sizeof line));
+    if (due && d->shown.has_breakdown) {
+        clear_live_line(d);
+        zt_str_printf(&d->out.buf, "  %s\n",
+                      zt_breakdown_line(&d->shown.breakdown, line, sizeof line));
+    }
 }
 
 static void on_step(struct display *d, const char *json, size_t len)
@@ -311,6 +318,22 @@ static void on_start(struct display *d, const json_t *o)
                       number(o, "flops_per_token"), peak * 1e-9);
 }
 
+/* To the person, or to the file asked for. */
+static void on_profile(struct display *d, const json_t *o)
+{
+    const char *text = json_string_value(json_object_get(o, "text"));
+    struct zt_err err;
+    if (!text)
+        return;
+    clear_live_line(d);
+    if (!d->profile_path)
+        zt_str_printf(&d->out.buf, "\n%s\n", text);
+    else if (zt_write_file_atomic(d->profile_path, text, strlen(text), &err))
+        display_notice(d, err.msg);
+    else
+        zt_str_printf(&d->out.buf, "profile written to %s\n", d->profile_path);
+}
+
 static void on_end(struct display *d, const json_t *o)
 {
     const char *why = json_string_value(json_object_get(o, "stopped"));
@@ -341,6 +364,10 @@ void display_report(void *ctx, int rank, const char *json, size_t len)
         on_start(d, o);
     } else if (strcmp(kind, "notice") == 0) {
         on_notice(d, o);
+    } else if (strcmp(kind, "times") == 0) {
+        breakdowns_add(&d->breakdowns, rank, o);
+    } else if (strcmp(kind, "profile") == 0) {
+        on_profile(d, o);
     } else if (strcmp(kind, "end") == 0) {
         on_end(d, o);
     }
@@ -468,6 +495,8 @@ static void write_summary(struct display *d, int exit_code)
                   d->have_val ? json_integer(d->best_step) : json_null(), "tokens_per_s",
                   real_or_null(d->timed_s > 0, d->timed_tokens / d->timed_s), "digest",
                   d->n_memory == d->world ? json_string(hex) : json_null(), "memory", ranks);
+    if (d->breakdowns.ranks)
+        json_object_set(o, "breakdown_ms", d->breakdowns.ranks);
     char *text = json_dumps(o, JSON_INDENT(1));
     json_decref(o);
     if (!text)
@@ -509,6 +538,7 @@ int display_summary(struct display *d, int exit_code, bool told_to_end)
     keep_pending(d);
     if (d->have_loss || d->n_memory)
         print_outcome(d);
+    breakdowns_print(&d->breakdowns, &d->out.buf);
     if (d->n_memory)
         print_memory(d);
     write_summary(d, exit_code);

@@ -9,6 +9,7 @@
 #define ZT_CMD_DISPLAY_H
 
 #include "base/err.h"
+#include "breakdown.h"
 #include "launch/launch.h"
 #include "metrics/metrics.h"
 #include "plan/plan.h"
@@ -40,6 +41,8 @@ struct display {
     int64_t done_steps, skipped;
     double timed_s, timed_tokens; /* of steps whose time is known: no evaluation in between */
     struct speed speed;
+    struct breakdowns breakdowns;
+    const char *profile_path; /* the caller's; NULL: a profile is shown */
     int n_memory;
     struct rank_memory *memory; /* (world) */
     struct zt_metrics shown;    /* the last step's, speed smoothed */

@@ -161,6 +161,8 @@ static int prepare(struct job *j, const struct zt_str *recipe, struct zt_env *en
     if (!rc)
         rc = display_init(display, j->log_dir.buf, j->dev.n_workers, j->r->train.steps,
                           j->r->log.steps_per_print, err);
+    if (!rc)
+        display->profile_path = j->r->profile.output_file;
     return rc;
 }
 

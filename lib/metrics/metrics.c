@@ -63,6 +63,29 @@ static void add_number(struct zt_str *out, double x)
     zt_str_puts(out, text);
 }
 
+static const char *const part_names[ZT_N_PARTS] = {"forward", "backward", "update",
+                                                   "reduce",  "gather",   "wait"};
+
+const char *zt_part_name(enum zt_part p)
+{
+    return part_names[p];
+}
+
+void zt_breakdown_to_json(const struct zt_breakdown *b, struct zt_str *out)
+{
+    zt_str_puts(out, "{\"total\": ");
+    add_number(out, b->total_ms);
+    for (int p = 0; p < ZT_N_PARTS; p++) {
+        zt_str_printf(out, ", \"%s\": ", part_names[p]);
+        add_number(out, b->busy_ms[p]);
+        if (!zt_part_is_beside(p))
+            continue;
+        zt_str_printf(out, ", \"%s_exposed\": ", part_names[p]);
+        add_number(out, b->exposed_ms[p]);
+    }
+    zt_str_puts(out, "}");
+}
+
 void zt_metrics_to_json(const struct zt_metrics *m, struct zt_str *out)
 {
     struct zt_metrics copy = *m;
@@ -78,6 +101,10 @@ void zt_metrics_to_json(const struct zt_metrics *m, struct zt_str *out)
         zt_str_puts(out, ", \"val_loss\": ");
         add_number(out, m->val_loss);
     }
+    if (m->has_breakdown) {
+        zt_str_puts(out, ", \"breakdown_ms\": ");
+        zt_breakdown_to_json(&m->breakdown, out);
+    }
     zt_str_puts(out, "}");
 }
 
@@ -87,6 +114,20 @@ static int read_number(const json_t *v, const char *key, double *out, struct zt_
     if (v && !json_is_number(v) && !json_is_null(v))
         return zt_err_set(err, ZT_EINPUT, "metrics: %s is neither a number nor null", key);
     return 0;
+}
+
+static int read_breakdown(const json_t *o, struct zt_breakdown *b, struct zt_err *err)
+{
+    int rc = read_number(json_object_get(o, "total"), "breakdown_ms.total", &b->total_ms, err);
+    for (int p = 0; !rc && p < ZT_N_PARTS; p++) {
+        char exposed[32];
+        snprintf(exposed, sizeof exposed, "%s_exposed", part_names[p]);
+        rc = read_number(json_object_get(o, part_names[p]), part_names[p], &b->busy_ms[p], err);
+        b->exposed_ms[p] = b->busy_ms[p];
+        if (!rc && zt_part_is_beside(p))
+            rc = read_number(json_object_get(o, exposed), exposed, &b->exposed_ms[p], err);
+    }
+    return rc;
 }
 
 static int read_fields(const json_t *root, struct zt_metrics *m, struct zt_err *err)
@@ -105,8 +146,14 @@ static int read_fields(const json_t *root, struct zt_metrics *m, struct zt_err *
             *int_of(m, &fields[i]) = json_integer_value(v);
     }
     const json_t *val = json_object_get(root, "val_loss");
+    const json_t *breakdown = json_object_get(root, "breakdown_ms");
     m->has_val = val != NULL;
-    return rc ? rc : read_number(val, "val_loss", &m->val_loss, err);
+    m->has_breakdown = breakdown != NULL;
+    if (!rc)
+        rc = read_number(val, "val_loss", &m->val_loss, err);
+    if (!rc && breakdown)
+        rc = read_breakdown(breakdown, &m->breakdown, err);
+    return rc;
 }
 
 int zt_metrics_from_json(const char *json, size_t n, struct zt_metrics *m, struct zt_err *err)
@@ -174,6 +221,19 @@ const char *zt_metrics_line(const struct zt_metrics *m, int64_t total_steps, cha
     if (m->step_ms > 0 && isfinite(eta) && eta >= 0)
         zt_str_printf(&s, " eta %s", fmt_time(part, sizeof part, eta));
     snprintf(buf, buf_bytes, "%s", zt_str_get(&s));
+    zt_str_release(&s);
+    return buf;
+}
+
+const char *zt_breakdown_line(const struct zt_breakdown *b, char *buf, size_t buf_bytes)
+{
+    struct zt_str s = {0};
+    for (int p = 0; p < ZT_N_PARTS; p++) {
+        zt_str_printf(&s, "%s%s %.1f", p ? ", " : "", part_names[p], b->exposed_ms[p]);
+        if (zt_part_is_beside(p))
+            zt_str_printf(&s, " of %.1f", b->busy_ms[p]);
+    }
+    snprintf(buf, buf_bytes, "%s ms", zt_str_get(&s));
     zt_str_release(&s);
     return buf;
 }

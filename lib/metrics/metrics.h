@@ -11,6 +11,45 @@
 #include "base/err.h"
 #include "base/str.h"
 
+/* What a step's time went into (DeepSpeed's wall_clock_breakdown). */
+enum zt_part {
+    ZT_PART_FORWARD,
+    ZT_PART_BACKWARD, /* with recomputation */
+    ZT_PART_UPDATE,
+    ZT_PART_REDUCE, /* gradients between ranks */
+    ZT_PART_GATHER, /* parameters between ranks */
+    ZT_PART_WAIT,   /* none of these ran: waiting for data, for other ranks, for the vote */
+    ZT_N_PARTS,
+};
+
+/*
+ * Parts may run at the same time. `exposed` counts each moment once, for the first part in this order
+ * that runs: their sum is the step's time, and what communication costs beside computing is what is
+ * exposed of it. A collective's time includes waiting for the ranks that come to it later.
+ */
+struct zt_breakdown {
+    double busy_ms[ZT_N_PARTS];
+    double exposed_ms[ZT_N_PARTS];
+    double total_ms;
+};
+
+const char *zt_part_name(enum zt_part p);
+
+/* Communication runs beside computing: all of it and what is exposed of it are two numbers. */
+static inline bool zt_part_is_beside(int p)
+{
+    return p == ZT_PART_REDUCE || p == ZT_PART_GATHER;
+}
+
+/* Append {"total": 8.1, "forward": 2.1, ..., "reduce": 1.1, "reduce_exposed": 0.2, ...}. */
+void zt_breakdown_to_json(const struct zt_breakdown *b, struct zt_str *out);
+
+/*
+ * "forward 2.1, backward 4.3, update 0.9, reduce 0.2 of 1.1, gather 0.0 of 0.7, wait 0.1 ms": what is
+ * exposed, of communication beside all of it. Returns buf.
+ */
+const char *zt_breakdown_line(const struct zt_breakdown *b, char *buf, size_t buf_bytes);
+
 struct zt_metrics {
     int64_t step;             /* 1-based: steps done */
     double loss;              /* mean over the step's targets, all ranks; NAN if there are none */
@@ -27,6 +66,8 @@ struct zt_metrics {
     int64_t device_peak_bytes, host_peak_bytes;
     bool has_val;
     double val_loss; /* after this step, where evaluated */
+    bool has_breakdown;
+    struct zt_breakdown breakdown; /* of rank 0, where asked for */
 };
 
 /* Append one JSON object, without a newline: {"type": "step", "step": 100, "loss": 2.345, ...}. */

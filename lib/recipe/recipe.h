@@ -131,6 +131,14 @@ struct zt_recipe_train {
 struct zt_recipe_log {
     const char *dir, *name;
     int64_t steps_per_print;
+    bool wall_clock_breakdown;
+};
+
+/* flops_profiler */
+struct zt_recipe_profile {
+    bool enabled, detailed;
+    int64_t step;            /* 1-based */
+    const char *output_file; /* NULL: shown */
 };
 
 struct zt_recipe {
@@ -149,6 +157,7 @@ struct zt_recipe {
     struct zt_recipe_data data;
     struct zt_recipe_train train;
     struct zt_recipe_log log;
+    struct zt_recipe_profile profile;
     int threads; /* parallel.threads: OpenMP threads per worker; 0: cores / local workers */
     struct zt_recipe_note *notes; /* what a person should be told: harmless keys, odd choices */
     int n_notes;

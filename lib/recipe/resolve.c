@@ -136,6 +136,16 @@ static void resolve_steps(struct zt_load *ld)
     }
 }
 
+static void check_profile(struct zt_load *ld)
+{
+    const struct zt_recipe *r = &ld->settings->r;
+    if (r->profile.enabled && r->profile.step > r->train.steps)
+        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, pos_of(ld, "flops_profiler.profile_step"),
+                    "flops_profiler.profile_step: %" PRId64 " is behind the last step, %" PRId64
+                    ": there will be no profile",
+                    r->profile.step, r->train.steps);
+}
+
 /* What is not known is not written down either. */
 static void leave_unknown_steps_unsaid(struct zt_load *ld)
 {
@@ -320,6 +330,7 @@ void zt_load_resolve(struct zt_load *ld)
     resolve_batch(ld);
     resolve_training(ld);
     leave_unknown_steps_unsaid(ld);
+    check_profile(ld);
     resolve_precision(ld);
     zt_load_resolve_model(ld);
     resolve_data(ld);

@@ -136,6 +136,25 @@ static void join_streams(struct zt_engine *e)
                 e->dev->ops->wait(e->streams[s], last[t]);
 }
 
+void zt_engine_trace_init(struct zt_engine *e)
+{
+    size_t n = (size_t)e->plan->programs[ZT_PROG_TRAIN].n_ops;
+    e->times = zt_arena_alloc(&e->memory, ZT_TRACED_RUNS * n, sizeof *e->times);
+}
+
+static struct zt_op_time *times_of(const struct zt_engine *e, int64_t run)
+{
+    ZT_ASSERT(e->times);
+    return e->times + run % ZT_TRACED_RUNS * e->plan->programs[ZT_PROG_TRAIN].n_ops;
+}
+
+const struct zt_op_time *zt_engine_times(const struct zt_engine *e, int64_t run)
+{
+    ZT_ASSERT_CMP(run, <, e->n_train_runs);
+    ZT_ASSERT_CMP(run, >=, e->n_train_runs - ZT_TRACED_RUNS);
+    return times_of(e, run);
+}
+
 struct stamp {
     int64_t *where;
 };
@@ -201,6 +220,7 @@ void zt_engine_run(struct zt_engine *e, enum zt_program_kind k)
     }
     e->now ^= 1;
     struct zt_event *now = e->events[e->now], *before = e->events[!e->now];
+    struct zt_op_time *times = e->trace && k == ZT_PROG_TRAIN ? times_of(e, e->n_train_runs) : NULL;
     struct zt_err ignored;
     for (int i = 0; i < prog->n_ops; i++) {
         const struct zt_op *op = &prog->ops[i];
@@ -212,15 +232,14 @@ void zt_engine_run(struct zt_engine *e, enum zt_program_kind k)
             else if (follows_itself)
                 e->dev->ops->wait(s, before[wait->op]);
         }
-        bool traced = e->times && k == ZT_PROG_TRAIN;
-        if (traced)
-            stamp(e, op, &e->times[i].begin_ns);
+        if (times)
+            stamp(e, op, &times[i].begin_ns);
         announce(e, prog, op);
         if (e->serial)
             expose_operands(e, prog, op);
         zt_engine_submit(e, prog, op);
-        if (traced)
-            stamp(e, op, &e->times[i].end_ns);
+        if (times)
+            stamp(e, op, &times[i].end_ns);
         now[i] = e->dev->ops->record(s);
         if (e->serial)
             finish_alone(e, now[i], &ignored);

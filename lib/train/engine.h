@@ -22,6 +22,9 @@ struct zt_op_time {
     int64_t begin_ns, end_ns;
 };
 
+/* Two under way, the one that is read, and the one before it. */
+enum { ZT_TRACED_RUNS = 4 };
+
 struct zt_engine {
     const struct zt_plan *plan;
     struct zt_dev *dev;
@@ -53,8 +56,9 @@ struct zt_engine {
     struct zt_event outcome_events[2];
     int64_t n_train_runs;
 
+    bool trace;               /* TRAIN runs submitted now stamp their ops; only after trace_init */
+    struct zt_op_time *times; /* (ZT_TRACED_RUNS, n_ops) */
     bool serial; /* debug: one op at a time, alone with the bytes that it declared (sanitizers) */
-    struct zt_op_time *times; /* (n_ops) of the last TRAIN run, when tracing; else NULL */
 };
 
 /*
@@ -69,6 +73,15 @@ int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_de
  * engine.
  */
 void zt_engine_release(struct zt_engine *e);
+
+/* Make room for the times of ops. Without it, and while `trace` is false, nothing is stamped. */
+void zt_engine_trace_init(struct zt_engine *e);
+
+/*
+ * When the ops of TRAIN run number `run` ran, (n_ops): of the last ZT_TRACED_RUNS runs, and complete
+ * once the outcome of the run after it is known, or after a drain.
+ */
+const struct zt_op_time *zt_engine_times(const struct zt_engine *e, int64_t run);
 
 /* Submit one run of a program. Returns at once; failures come out of sync and drain. */
 void zt_engine_run(struct zt_engine *e, enum zt_program_kind k);

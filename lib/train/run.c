@@ -7,6 +7,7 @@
 #include "ckpt/safetensors.h"
 #include "data/data.h"
 #include "metrics/metrics.h"
+#include "train/times.h"
 
 /* Why a run ends before its last step. */
 enum stop { GO_ON, STOP_ASKED, STOP_AT_LOSS };
@@ -30,6 +31,16 @@ struct run {
     enum stop stop;
     int64_t evaluated, sampled; /* after how many steps; -1: not yet */
     bool said_masked;           /* that a step had no target */
+
+    /* wall_clock_breakdown, flops_profiler */
+    bool timed;              /* every step */
+    int64_t profile_run;     /* TRAIN run; -1: none */
+    int64_t n_finished;      /* runs that are over on all streams, their times taken in */
+    int64_t finished_ns;     /* when the last of them ended; 0: there was a pause since */
+    struct zt_breakdown sum; /* of n_timed runs; the first one warms up */
+    int64_t n_timed;
+    struct zt_metrics held; /* a step's report, until its times are known */
+    bool holds;
 };
 
 /* Send a JSON object up; steals it. */
@@ -154,6 +165,15 @@ static int set_up_engine(struct run *run, struct zt_err *err)
     return zt_engine_drain(e, err);
 }
 
+static void set_up_times(struct run *run)
+{
+    const struct zt_recipe_profile *p = &run->r->profile;
+    run->timed = run->r->log.wall_clock_breakdown;
+    run->profile_run = p->enabled && run->env->rank == 0 ? p->step - 1 : -1;
+    if (run->timed || run->profile_run >= 0)
+        zt_engine_trace_init(&run->engine);
+}
+
 /* What MFU is made of: FLOPs of a token, and the most that all workers together could do. */
 static void measure_peak(struct run *run)
 {
@@ -195,7 +215,7 @@ static int evaluate(struct run *run, int64_t step, struct zt_err *err)
     int rc = zt_engine_drain(&run->engine, err);
     if (!rc)
         rc = zt_run_eval(&run->engine, run->r->train.eval_batches, &loss, &tokens, err);
-    run->last_done_ns = 0; /* this pause is not part of a step's time */
+    run->last_done_ns = run->finished_ns = 0; /* this pause is not part of a step's time */
     run->evaluated = step;
     if (rc)
         return rc;
@@ -223,7 +243,7 @@ static int sample(struct run *run, int64_t step, struct zt_err *err)
     int rc = zt_engine_drain(&run->engine, err);
     if (!rc)
         rc = zt_run_sample(&run->engine, &s, step, &text, err);
-    run->last_done_ns = 0;
+    run->last_done_ns = run->finished_ns = 0;
     run->sampled = step;
     if (!rc && run->env->rank == 0)
         rc = report(run,
@@ -245,6 +265,15 @@ static int between_steps(struct run *run, int64_t done, bool last, struct zt_err
     due = t->sample_every > 0 && done > 0 && (done % t->sample_every == 0 || last);
     if (!rc && due && run->sampled < done)
         rc = sample(run, done, err);
+    return rc;
+}
+
+static int send_step(struct run *run, const struct zt_metrics *m, struct zt_err *err)
+{
+    struct zt_str line = {0};
+    zt_metrics_to_json(m, &line);
+    int rc = run->env->report(run->env->ctx, line.buf, line.len, err);
+    zt_str_release(&line);
     return rc;
 }
 
@@ -276,10 +305,53 @@ static int report_step(struct run *run, const struct zt_step_outcome *o, struct 
         .device_peak_bytes = (int64_t)(p->ledger.peak[ZT_AR_DEVICE] + p->ledger.peak[ZT_AR_SHARED]),
         .host_peak_bytes = zt_process_rss_peak(),
     };
-    struct zt_str line = {0};
-    zt_metrics_to_json(&m, &line);
-    int rc = run->env->report(run->env->ctx, line.buf, line.len, err);
-    zt_str_release(&line);
+    if (!run->timed)
+        return send_step(run, &m, err);
+    run->held = m;
+    run->holds = true;
+    return 0;
+}
+
+static int report_profile(const struct run *run, int64_t i, struct zt_err *err)
+{
+    struct zt_profile_of of = {run->plan, zt_engine_times(&run->engine, i), i + 1,
+                               run->peak_flops / run->env->world, run->r->profile.detailed};
+    struct zt_str text = {0};
+    zt_times_profile(&of, &text);
+    int rc =
+        report(run, json_pack("{s:s, s:s}", "type", "profile", "text", zt_str_get(&text)), err);
+    zt_str_release(&text);
+    return rc;
+}
+
+static void take_times(struct run *run, int64_t i)
+{
+    const struct zt_program *prog = &run->plan->programs[ZT_PROG_TRAIN];
+    const struct zt_op_time *times = zt_engine_times(&run->engine, i);
+    const struct zt_op_time *before =
+        run->finished_ns ? zt_engine_times(&run->engine, i - 1) : NULL;
+    struct zt_breakdown *b = &run->held.breakdown;
+    run->finished_ns = zt_times_breakdown(prog, before, times, run->finished_ns, b);
+    run->held.has_breakdown = true;
+    if (i == 0)
+        return;
+    zt_breakdown_add(&run->sum, b);
+    run->n_timed++;
+}
+
+/* TRAIN runs before `n` are over on all streams: report what waited for that. */
+static int finish_runs(struct run *run, int64_t n, struct zt_err *err)
+{
+    int rc = 0;
+    for (; run->n_finished < n && !rc; run->n_finished++) {
+        if (run->timed)
+            take_times(run, run->n_finished);
+        if (run->holds)
+            rc = send_step(run, &run->held, err);
+        run->holds = false;
+        if (!rc && run->n_finished == run->profile_run)
+            rc = report_profile(run, run->n_finished, err);
+    }
     return rc;
 }
 
@@ -371,9 +443,10 @@ static int conclude(struct run *run, int64_t i, struct zt_err *err)
     int rc = zt_engine_outcome(&run->engine, i, &o, err);
     if (rc)
         return rc;
+    rc = finish_runs(run, i, err);
     const struct zt_step_block *sb = &o.result.sb;
     bool low = sb->tokens > 0 && sb->loss <= run->r->train.stop_at_loss;
-    if (run->env->rank == 0)
+    if (!rc && run->env->rank == 0)
         rc = report_step(run, &o, err);
     if (o.result.vote.stop)
         run->stop = STOP_ASKED;
@@ -384,6 +457,15 @@ static int conclude(struct run *run, int64_t i, struct zt_err *err)
     if (!rc && run->env->rank == 0)
         rc = report_skipped(run, sb, err);
     return rc;
+}
+
+/* All `n` runs so far are concluded; what their ends tell is reported before anything else is. */
+static int settle(struct run *run, int64_t n, struct zt_err *err)
+{
+    if (!run->timed && run->profile_run < run->n_finished)
+        return 0;
+    int rc = zt_engine_drain(&run->engine, err);
+    return rc ? rc : finish_runs(run, n, err);
 }
 
 /*
@@ -398,6 +480,7 @@ static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
     while (!rc && step < steps && run->stop == GO_ON) {
         e->next_batch = ZT_MIN(step + 1, steps - 1); /* behind the last step nothing is read */
         e->request.stop = run->env->stop_requested(run->env->ctx);
+        e->trace = run->timed || step == run->profile_run;
         zt_engine_run(e, ZT_PROG_TRAIN);
         step++;
         bool pause = run->r->train.eval_every > 0 && step % run->r->train.eval_every == 0;
@@ -405,11 +488,15 @@ static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
         pause |= step == steps;
         while (!rc && seen < step - (pause ? 0 : 1))
             rc = conclude(run, seen++, err);
+        if (!rc && pause)
+            rc = settle(run, step, err);
         if (!rc && pause && step < steps)
             rc = between_steps(run, step, false, err);
     }
     while (!rc && seen < step)
         rc = conclude(run, seen++, err);
+    if (!rc)
+        rc = settle(run, step, err);
     if (!rc && step > 0 && run->stop != STOP_ASKED)
         rc = between_steps(run, step, true, err);
     *steps_done = step;
@@ -420,6 +507,22 @@ static json_t *arenas_json(const size_t bytes[ZT_N_ARENAS])
 {
     return json_pack("{s:I, s:I, s:I}", "device", (json_int_t)bytes[ZT_AR_DEVICE], "shared",
                      (json_int_t)bytes[ZT_AR_SHARED], "host", (json_int_t)bytes[ZT_AR_HOST]);
+}
+
+/* The mean over the steps, of every rank. */
+static int report_times(struct run *run, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    if (run->n_timed == 0)
+        return 0;
+    zt_breakdown_scale(&run->sum, 1.0 / (double)run->n_timed);
+    zt_str_printf(&text, "{\"type\": \"times\", \"steps\": %lld, \"breakdown_ms\": ",
+                  (long long)run->n_timed);
+    zt_breakdown_to_json(&run->sum, &text);
+    zt_str_puts(&text, "}");
+    int rc = run->env->report(run->env->ctx, text.buf, text.len, err);
+    zt_str_release(&text);
+    return rc;
 }
 
 /* Predicted beside measured: what the plan promised, what was touched, what lies outside. */
@@ -460,14 +563,18 @@ int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, stru
         rc = set_up_data(&run, err);
     if (!rc)
         rc = set_up_engine(&run, err);
-    if (!rc)
+    if (!rc) {
+        set_up_times(&run);
         measure_peak(&run);
+    }
     if (!rc && env->rank == 0)
         rc = report_start(&run, err);
     if (!rc)
         rc = train_loop(&run, &steps_done, err);
     if (!rc)
         rc = zt_engine_drain(&run.engine, err); /* a step's updates end after its result */
+    if (!rc)
+        rc = report_times(&run, err);
     if (!rc)
         rc = report_memory(&run, err);
     if (!rc)
@@ -476,6 +583,10 @@ int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, stru
         rc = report_end(&run, steps_done, err);
     if (rc)
         env->coll->ops->abort(env->coll);
+    if (rc && run.holds) { /* the last step before the failure */
+        struct zt_err ignored;
+        (void)!send_step(&run, &run.held, &ignored);
+    }
     release(&run);
     return rc;
 }

@@ -57,8 +57,8 @@ struct zt_train_env {
 
 /*
  * Train to the end (or to a stop asked for). Blocks. Reports are objects with "type": "start",
- * "notice" (a text for the person), "step", "eval", "sample", "memory", "end"; metrics.h names
- * the fields.
+ * "notice" (a text for the person), "step", "eval", "sample", "profile" (a text), "times" (means of a
+ * rank), "memory", "end"; metrics.h names the fields.
  */
 int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env,
                  struct zt_err *err) ZT_MUST_CHECK;

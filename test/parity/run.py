@@ -529,6 +529,24 @@ def observing():
                                      "train.sample_every": 2, "train.sample_tokens": 3}))
         assert plain.bits() == seen.bits(), "an evaluation or a sample changed the training"
         assert all("val_loss" in x for x in seen.steps)
+
+    def times():
+        base = {"zero_optimization.stage": 3, "train.eval_every": 2, "data.val_fraction": 0.2}
+        off = Run(2, text_recipe(**base))
+        on = Run(2, text_recipe(**base, **{"wall_clock_breakdown": True, "flops_profiler": {
+            "enabled": True, "profile_step": 3, "output_file": "profile.txt"}}))
+        assert off.bits() == on.bits(), "recording times changed the training"
+        assert "profile written to profile.txt" in on.text and "times" not in off.text
+        assert not any("breakdown_ms" in x for x in off.steps)
+        rows = [x["breakdown_ms"] for x in on.steps] + on.summary["breakdown_ms"]
+        assert len(rows) == 4 + 2 and [x["rank"] for x in rows[4:]] == [0, 1], f"{rows}"
+        for x in rows:
+            parts = sum(x[k] for k in ("forward", "backward", "update", "reduce_exposed", "gather_exposed",
+                                       "wait"))
+            assert abs(parts - x["total"]) < 1e-6 * x["total"], f"{parts} of {x}"
+            assert 0 < x["forward"] and 0 < x["backward"] and 0 < x["update"], f"{x}"
+            assert x["reduce_exposed"] <= x["reduce"] * 1.001 + 1 and x["wait"] >= 0, f"{x}"
+    test("recording times only looks", times)
     if not quick:
         test("evaluation and samples only look", check)
 

@@ -59,6 +59,35 @@ TEST(metrics_json_round_trip)
     }
 }
 
+TEST(metrics_json_breakdown)
+{
+    struct zt_metrics m = sample, back;
+    struct zt_str s = {0};
+    struct zt_err err;
+    char line[160];
+    m.has_breakdown = true;
+    m.breakdown = (struct zt_breakdown){
+        .busy_ms = {2.125, 4.25, 0.5, 1.5, 0.75, 0.125},
+        .exposed_ms = {2.125, 4.25, 0.5, 0.25, 0, 0.125},
+        .total_ms = 7.25,
+    };
+    zt_metrics_to_json(&m, &s);
+    CHECK(strstr(s.buf,
+                 ", \"breakdown_ms\": {\"total\": 7.25, \"forward\": 2.125, \"backward\": 4.25, "
+                 "\"update\": 0.5, \"reduce\": 1.5, \"reduce_exposed\": 0.25, \"gather\": 0.75, "
+                 "\"gather_exposed\": 0, \"wait\": 0.125}}"));
+    CHECK_OK(zt_metrics_from_json(s.buf, s.len, &back, &err), err);
+    zt_str_release(&s);
+    CHECK(back.has_breakdown);
+    CHECK(memcmp(&back.breakdown, &m.breakdown, sizeof m.breakdown) == 0);
+    CHECK_STR(
+        zt_breakdown_line(&m.breakdown, line, sizeof line),
+        "forward 2.1, backward 4.2, update 0.5, reduce 0.2 of 1.5, gather 0.0 of 0.8, wait 0.1 ms");
+    static const char bad[] = "{\"step\": 1, \"breakdown_ms\": {\"wait\": \"long\"}}";
+    CHECK_INT(zt_metrics_from_json(bad, strlen(bad), &back, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "wait is neither"));
+}
+
 TEST(metrics_json_from_elsewhere)
 {
     static const struct {

@@ -331,6 +331,23 @@ TEST(recipe_weighted_files)
     zt_recipe_free(r);
 }
 
+TEST(recipe_breakdown_and_profiler)
+{
+    struct zt_recipe *r = load_text(TINY BATCH "wall_clock_breakdown: true\n"
+                                               "flops_profiler: {enabled: true, profile_step: 5, "
+                                               "module_depth: -1, top_modules: 1, detailed: false, "
+                                               "output_file: null}\n"
+                                               "train: {steps: 4}\n",
+                                    1);
+    CHECK_LOADED(r);
+    CHECK(r->log.wall_clock_breakdown && r->profile.enabled && !r->profile.detailed);
+    CHECK_INT(r->profile.step, 5);
+    CHECK(!r->profile.output_file);
+    CHECK(has_note(r, "profile_step: 5 is behind the last step, 4: there will be no profile"));
+    CHECK(has_note(r, "flops_profiler.top_modules: ignored: every segment is shown"));
+    zt_recipe_free(r);
+}
+
 /* Steps follow from the data; whoever counted it loads once more. */
 TEST(recipe_epochs)
 {

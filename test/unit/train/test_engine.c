@@ -44,18 +44,19 @@ struct rank {
 static double overlap(const struct zt_engine *e, double *comm_s)
 {
     const struct zt_program *prog = &e->plan->programs[ZT_PROG_TRAIN];
+    const struct zt_op_time *times = zt_engine_times(e, STEPS - 1);
     double both = 0;
     *comm_s = 0;
     for (int i = 0; i < prog->n_ops; i++) {
         if (!prog->ops[i].group)
             continue;
-        *comm_s += (double)(e->times[i].end_ns - e->times[i].begin_ns) * 1e-9;
+        *comm_s += (double)(times[i].end_ns - times[i].begin_ns) * 1e-9;
         for (int j = 0; j < prog->n_ops; j++) {
             enum zt_op_kind k = prog->ops[j].kind;
             if (k != ZT_OP_FORWARD && k != ZT_OP_BACKWARD)
                 continue;
-            int64_t lo = ZT_MAX(e->times[i].begin_ns, e->times[j].begin_ns);
-            int64_t hi = ZT_MIN(e->times[i].end_ns, e->times[j].end_ns);
+            int64_t lo = ZT_MAX(times[i].begin_ns, times[j].begin_ns);
+            int64_t hi = ZT_MIN(times[i].end_ns, times[j].end_ns);
             if (hi > lo)
                 both += (double)(hi - lo) * 1e-9;
         }
@@ -81,8 +82,9 @@ static void leave_a_wait(struct zt_engine *e)
 static int train(struct rank *r, struct zt_engine *e)
 {
     const struct zt_program *prog = &e->plan->programs[ZT_PROG_TRAIN];
-    struct zt_op_time *times = zt_xcalloc((size_t)prog->n_ops, sizeof *times);
-    e->times = r->job->trace ? times : NULL;
+    e->trace = r->job->trace;
+    if (e->trace)
+        zt_engine_trace_init(e);
     e->serial = r->job->serial;
     r->n_waits = prog->n_waits;
     zt_engine_run(e, ZT_PROG_INIT);
@@ -101,12 +103,11 @@ static int train(struct rank *r, struct zt_engine *e)
     }
     if (r->job->leave_early) {
         leave_a_wait(e);
-        free(times);
         return rc;
     }
     if (!rc)
         rc = zt_engine_drain(e, &r->err);
-    if (!rc && e->times)
+    if (!rc && e->trace)
         r->overlap_s = overlap(e, &r->comm_s);
     if (!rc)
         r->digest = zt_run_digest(e);
@@ -114,7 +115,6 @@ static int train(struct rank *r, struct zt_engine *e)
         r->peak[a] = e->plan->ledger.peak[a];
         r->touched[a] = e->base[a] ? zt_engine_touched(e, (enum zt_arena_id)a) : 0;
     }
-    free(times);
     return rc;
 }
 
