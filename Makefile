@@ -107,7 +107,8 @@ fuzz:
 	    grep -E 'number_of_executed_units|new_units_added' build/fuzz-found/$$f.log; \
 	done
 
-tests: $(TESTS)
+# Benchmarks are built along, so that they keep up with the interfaces.
+tests: $(TESTS) benches
 
 # Run one layer's unit tests: make unit T=plan
 unit: $(if $T,$(filter $B/test/$T/%,$(TESTS)),$(TESTS))
@@ -141,7 +142,9 @@ $B/bench/%: test/bench/%.c $B/libzerotrain.a
 
 # Kernels, collectives, whole models; the last against PyTorch and DeepSpeed where scripts/bench-venv.sh
 # could install them. BENCH_ARGS: of test/bench/bench_models.py.
-bench: all $(BENCHES)
+benches: $(BENCHES)
+
+bench: all benches
 	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
 	@scripts/bench-venv.sh || echo "models are measured without PyTorch"
 	test/bench/bench_models.py $(BENCH_ARGS) $B/zerotrain
@@ -173,5 +176,5 @@ clean:
 
 -include $(LIB_OBJS:.o=.d) $(CMD_OBJS:.o=.d) $(TESTS:=.d)
 
-.PHONY: all tests unit fuzzers fuzz test check tidy bench soak dist install clean
+.PHONY: all tests unit fuzzers fuzz test check tidy benches bench soak dist install clean
 .SECONDARY:

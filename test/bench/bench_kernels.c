@@ -330,7 +330,7 @@ static void bench_optimizer(const struct bench *b)
                                .eps = 1e-8f,
                                .apply = 1};
     struct zt_norm_partial partial;
-    struct zt_sum_sq sq = {N, ref(b, 0, ZT_F32), &partial};
+    struct zt_sum_sq sq = {N, ref(b, 0, ZT_F32), &partial, false};
     struct zt_cast cast = {N, ref(b, 0, ZT_F32), ref(b, 5, ZT_BF16), false};
     double s;
     zt_step_refresh(&sb);
