@@ -4,7 +4,7 @@
 tiny
 mkdir run
 ln -s /dev/full run/metrics.jsonl
-try train tiny.yaml --log_dir=run | steps | grep -v "^step" | sort
+try train tiny.yaml --log_dir=run | steps | grep -v "^step" | LC_ALL=C sort
 { train tiny.yaml --log_dir=out >/dev/full; } 2>&1
 echo "[exit status $?]"
 grep -c step out/metrics.jsonl
