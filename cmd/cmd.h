@@ -11,7 +11,10 @@
 
 #define ZT_VERSION "0.1.0"
 
-/* Exit codes, as numbered in zerotrain(1); 128 + N stands for death by signal N. */
+/*
+ * Exit codes, as numbered in zerotrain(1); 128 + N stands for death by signal N. ZT_EXIT_PEER_LOST
+ * (launch/launch.h) is one of them.
+ */
 enum zt_exit {
     ZT_EXIT_OK = 0,
     ZT_EXIT_FAILURE = 1,     /* anything not listed */
@@ -20,7 +23,6 @@ enum zt_exit {
     ZT_EXIT_UNSUPPORTED = 4, /* understood, but not carried out */
     ZT_EXIT_MEMORY = 5,      /* it does not fit */
     ZT_EXIT_NUMERIC = 6,     /* the loss or the gradient became non-finite */
-    ZT_EXIT_PEER = 75,       /* a worker ended because another one did */
 };
 
 int zt_exit_code(int zt_code);

@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "launch/launch.h"
+
 static const struct cmd commands[] = {
     {"train", cmd_train, "train a model as a recipe says (the default)"},
     {"plan", cmd_plan, "show what every worker will hold, send and do; starts nothing"},
@@ -60,7 +62,7 @@ int zt_exit_code(int zt_code)
     case ZT_ENUMERIC:
         return ZT_EXIT_NUMERIC;
     case ZT_EPEER:
-        return ZT_EXIT_PEER;
+        return ZT_EXIT_PEER_LOST;
     default:
         return ZT_EXIT_FAILURE;
     }

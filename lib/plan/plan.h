@@ -370,9 +370,9 @@ int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg
 void zt_plan_free(struct zt_plan *p);
 
 /*
- * PARTIAL and LOSS lie in the norm record, zt_norm_record_bytes(n_units, accum): the partial of
- * unit u is double u, the loss sum of micro-batch m double n_units + m. PARTIALS_ALL holds one
- * record per rank of the data group, in its order.
+ * PARTIAL and LOSS lie in the norm record, zt_norm_record_bytes(n_partials, accum): the partial of a
+ * unit is double zt_unit.partial, the loss sum of micro-batch m double n_partials + m. PARTIALS_ALL
+ * holds one record per rank of the data group, in its order.
  *
  * BATCH and HBATCH hold, for each micro-batch: tokens, targets, positions, seg_start, each
  * (sequences, seq_len) int32.
