@@ -25,6 +25,13 @@
 #define ZT_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define ZT_MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* Of inline functions that kernels of a device call too. */
+#ifdef __CUDACC__
+#define ZT_HOST_DEVICE __host__ __device__
+#else
+#define ZT_HOST_DEVICE
+#endif
+
 /* Unbounded, locale-dependent or silently wrapping: there is a checked helper for each. */
 #if defined(__GNUC__) && !defined(__cplusplus)
 #pragma GCC poison strcpy strcat strncpy strncat sprintf vsprintf gets atoi atol atof strtok

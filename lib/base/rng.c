@@ -2,31 +2,6 @@
 
 #include <math.h>
 
-static inline void round_one(uint32_t c[4], uint32_t k0, uint32_t k1)
-{
-    uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
-    uint32_t c1 = c[1], c3 = c[3];
-    c[0] = (uint32_t)(b >> 32) ^ c1 ^ k0;
-    c[1] = (uint32_t)b;
-    c[2] = (uint32_t)(a >> 32) ^ c3 ^ k1;
-    c[3] = (uint32_t)a;
-}
-
-struct zt_philox_block zt_philox(uint64_t seed, enum zt_rng_purpose purpose, uint64_t hi,
-                                 uint64_t lo)
-{
-    struct zt_philox_block b = {
-        {(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)}};
-    uint64_t key = seed ^ ((uint64_t)purpose * 0x9E3779B97F4A7C15u);
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    for (int i = 0; i < 10; i++) {
-        round_one(b.v, k0, k1);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return b;
-}
-
 void zt_rng_normal(uint64_t seed, enum zt_rng_purpose purpose, uint64_t tensor, int64_t begin,
                    int64_t n, float *out)
 {

@@ -14,7 +14,7 @@
 enum zt_rng_purpose {
     ZT_RNG_INIT = 1,    /* parameter initialisation: (tensor, element) */
     ZT_RNG_SHUFFLE = 2, /* order of the samples: (epoch, round) */
-    ZT_RNG_DROPOUT = 3, /* (sample, layer, element) */
+    ZT_RNG_DROPOUT = 3, /* (site, sample), then as dev/dropout.h says */
     ZT_RNG_SAMPLE = 4,  /* text generation: (step, position) */
 };
 
@@ -22,8 +22,46 @@ struct zt_philox_block {
     uint32_t v[4];
 };
 
-struct zt_philox_block zt_philox(uint64_t seed, enum zt_rng_purpose purpose, uint64_t hi,
-                                 uint64_t lo);
+#define ZT_PHILOX_ROUND(a, b, c, d, k0, k1)                                                        \
+    do {                                                                                           \
+        uint64_t x_ = (uint64_t)0xD2511F53u * (a), y_ = (uint64_t)0xCD9E8D57u * (c);               \
+        (a) = (uint32_t)(y_ >> 32) ^ (b) ^ (k0);                                                   \
+        (b) = (uint32_t)y_;                                                                        \
+        (c) = (uint32_t)(x_ >> 32) ^ (d) ^ (k1);                                                   \
+        (d) = (uint32_t)x_;                                                                        \
+        (k0) += 0x9E3779B9u;                                                                       \
+        (k1) += 0xBB67AE85u;                                                                       \
+    } while (0)
+
+/* The function itself; ten rounds in a row, so that compilers make vectors of a loop around it. */
+static inline ZT_HOST_DEVICE struct zt_philox_block
+zt_philox_words(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+{
+    struct zt_philox_block out;
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    ZT_PHILOX_ROUND(c0, c1, c2, c3, k0, k1);
+    out.v[0] = c0;
+    out.v[1] = c1;
+    out.v[2] = c2;
+    out.v[3] = c3;
+    return out;
+}
+
+static inline ZT_HOST_DEVICE struct zt_philox_block
+zt_philox(uint64_t seed, enum zt_rng_purpose purpose, uint64_t hi, uint64_t lo)
+{
+    return zt_philox_words(seed ^ ((uint64_t)purpose * 0x9E3779B97F4A7C15u), (uint32_t)lo,
+                           (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32));
+}
 
 /* Uniform in (0, 1), from one 32-bit word; never 0 or 1. */
 static inline double zt_uniform(uint32_t word)

@@ -29,6 +29,7 @@
 
 #include "base/dtype.h"
 #include "base/err.h"
+#include "dev/dropout.h"
 #include "dev/optimizer.h"
 #include "dev/rope.h"
 #include "dev/step.h"
@@ -152,6 +153,10 @@ struct zt_col_sum {
  * q_offset + i and sees keys seg_start[q_offset + i] .. q_offset + i. Head h reads key/value head
  * h / (n_head / n_kv_head). Row i of sequence b of q starts at q + (b * q_len + i) * ldq, k and v
  * at (b * k_len + i) * ldkv; head h is head_dim elements from h * head_dim.
+ *
+ * drop: dropout of the probabilities, after their normalisation: out = (keep * drop.scale *
+ * softmax) v, keep 0 or 1 by dropout.h with head h, row q_offset + i, column the key's position. lse
+ * is that of the probabilities before it. Backward gets the same drop as forward.
  */
 struct zt_attention {
     int64_t batch, q_len, k_len, q_offset;
@@ -159,6 +164,7 @@ struct zt_attention {
     int64_t ldq, ldkv, ldo;
     float scale;
     const int32_t *seg_start; /* (batch, k_len); NULL: all zero */
+    struct zt_dropout drop;
     struct zt_ref q, k, v;
     struct zt_ref out; /* written by forward, read by backward */
     float *lse; /* (batch, n_head, q_len): log-sum-exp; written by forward, read by backward */
@@ -166,6 +172,19 @@ struct zt_attention {
     struct zt_ref dq, dk, dv; /* dq has ldq, dk and dv have ldkv; overwritten */
     void *ws;
     size_t ws_bytes; /* >= zt_ws_attention() */
+};
+
+/*
+ * out = residual + keep * drop.scale * x (keep 0 or 1 by dropout.h, head 0): dropout of a branch and
+ * its sum with the residual stream; without a residual also its gradient, x then being that of out.
+ * Row i is token i % seq_len of sequence i / seq_len of the micro-batch.
+ */
+struct zt_drop_add {
+    int64_t rows, cols, seq_len;
+    struct zt_dropout drop;
+    struct zt_ref x;        /* (rows, cols) */
+    struct zt_ref residual; /* (rows, cols), optional */
+    struct zt_ref out;      /* (rows, cols); may be x or residual */
 };
 
 enum { ZT_IGNORE_TARGET = -100 };
@@ -364,6 +383,7 @@ struct zt_dev_ops {
     void (*col_sum)(struct zt_stream *s, const struct zt_col_sum *a);
     void (*attention_fwd)(struct zt_stream *s, const struct zt_attention *a);
     void (*attention_bwd)(struct zt_stream *s, const struct zt_attention *a);
+    void (*drop_add)(struct zt_stream *s, const struct zt_drop_add *a);
     void (*cross_entropy)(struct zt_stream *s, const struct zt_cross_entropy *a);
     void (*count_targets)(struct zt_stream *s, const struct zt_count_targets *a);
     void (*count_finish)(struct zt_stream *s, const struct zt_count_finish *a);

@@ -18,10 +18,4 @@ static inline bool zt_optimizer_has_v(enum zt_optimizer o)
     return o != ZT_LION;
 }
 
-#ifdef __CUDACC__
-#define ZT_HOST_DEVICE __host__ __device__
-#else
-#define ZT_HOST_DEVICE
-#endif
-
 #endif

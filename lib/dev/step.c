@@ -16,6 +16,7 @@ void zt_step_next(struct zt_step_block *sb)
 {
     sb->loss_scale = zt_loss_scale_next(&sb->scaler, sb->loss_scale, sb->step, sb->overflow != 0);
     sb->step++;
+    sb->first_sample += sb->step_samples;
     if (sb->apply)
         sb->adam_t++;
     else

@@ -11,7 +11,8 @@
  *           bad_unit, bad_rank
  *   VOTE    zt_vote, zt_step_block: apply, overflow        zt_step_block
  *   UPDATE  (parameters)                                   zt_step_block
- *   STEP    zt_step_block: step, adam_t, lr, bias, scale   zt_step_block, zt_vote
+ *   STEP    zt_step_block: step, first_sample, adam_t, lr, zt_step_block, zt_vote
+ *           bias, scale
  */
 #ifndef ZT_DEV_STEP_H
 #define ZT_DEV_STEP_H
@@ -42,6 +43,8 @@ struct zt_step_block {
         bad_rank; /* first rank with a loss that is not finite, by its place in NORM; -1: none */
     int32_t nonfinite_rule;
     uint64_t seed;
+    int64_t first_sample; /* place of the batch's first sequence in the training order */
+    int64_t step_samples; /* sequences of a global batch */
     struct zt_loss_scaler scaler;
     struct zt_schedule schedule;
 };
@@ -54,8 +57,8 @@ struct zt_step_block {
 void zt_step_refresh(struct zt_step_block *sb);
 
 /*
- * What the op STEP does: the next loss scale; step + 1; adam_t + 1 if applied, else skipped + 1;
- * then refresh.
+ * What the op STEP does: the next loss scale; step + 1 and first_sample + step_samples, whether
+ * applied or not; adam_t + 1 if applied, else skipped + 1; then refresh.
  */
 void zt_step_next(struct zt_step_block *sb);
 

@@ -177,12 +177,35 @@ static void bench_matmul(const struct bench *b, enum zt_dtype t)
     }
 }
 
+/* Seconds of a pass of attention, reported; with dropout, which does no other products, also beside
+ * `plain`, those without it. 0: not wanted. */
+static double bench_attention_pass(const struct bench *b, struct zt_attention a, bool backward,
+                                   double plain)
+{
+    char name[64];
+    double s, flops = 4.0 * a.n_head * a.head_dim * (double)(a.q_len * (a.q_len + 1) / 2);
+    snprintf(name, sizeof name, "attention %s %s%s", zt_dtype_name(a.q.dtype),
+             backward ? "bwd" : "fwd", a.drop.threshold ? " dropout" : "");
+    if (!wanted(b, name))
+        return 0;
+    a.ws_bytes = zt_ws_attention(ZT_DEV_CPU, &a, backward, b->n_threads);
+    if (backward)
+        BEST(b, s, attention_bwd, &a);
+    else
+        BEST(b, s, attention_fwd, &a);
+    report(b, name, s, backward ? 2.5 * flops : flops, 0);
+    if (plain > 0)
+        printf("%-34s %8.2f x without dropout\n", name, s / plain);
+    return s;
+}
+
 /* One layer of GPT-2 124M: T 1024, 12 heads of 64. FLOPs of the causal half. */
 static void bench_attention(const struct bench *b, enum zt_dtype t)
 {
     enum { T = 1024, HEADS = 12, DIM = 64, C = HEADS * DIM };
     size_t e = zt_dtype_bytes(t);
     char *qkv = b->buf[0], *dqkv = b->buf[3];
+    const struct zt_step_block sb = {.seed = 1};
     struct zt_attention a = {.batch = 1,
                              .q_len = T,
                              .k_len = T,
@@ -203,20 +226,12 @@ static void bench_attention(const struct bench *b, enum zt_dtype t)
                              .dk = {dqkv + C * e, t},
                              .dv = {dqkv + 2 * C * e, t},
                              .ws = b->ws};
-    char name[64];
-    double s, flops = 4.0 * HEADS * DIM * T * (T + 1) / 2;
-    a.ws_bytes = ZT_MAX(zt_ws_attention(ZT_DEV_CPU, &a, false, b->n_threads),
-                        zt_ws_attention(ZT_DEV_CPU, &a, true, b->n_threads));
-    snprintf(name, sizeof name, "attention %s fwd", zt_dtype_name(t));
-    if (wanted(b, name)) {
-        BEST(b, s, attention_fwd, &a);
-        report(b, name, s, flops, 0);
-    }
-    snprintf(name, sizeof name, "attention %s bwd", zt_dtype_name(t));
-    if (wanted(b, name)) {
-        BEST(b, s, attention_bwd, &a);
-        report(b, name, s, 2.5 * flops, 0);
-    }
+    double fwd = bench_attention_pass(b, a, false, 0);
+    double bwd = bench_attention_pass(b, a, true, 0);
+    a.drop.sb = &sb;
+    zt_dropout_set_p(&a.drop, 0.1);
+    bench_attention_pass(b, a, false, fwd);
+    bench_attention_pass(b, a, true, bwd);
 }
 
 static void bench_rows(const struct bench *b, enum zt_dtype t)
@@ -252,6 +267,20 @@ static void bench_rows(const struct bench *b, enum zt_dtype t)
     if (wanted(b, name)) {
         BEST(b, s, norm_bwd, &bwd);
         report(b, name, s, 0, 4 * bytes);
+    }
+    const struct zt_step_block sb = {.seed = 1};
+    struct zt_drop_add drop = {.rows = ROWS,
+                               .cols = COLS,
+                               .seq_len = ROWS,
+                               .drop = {.sb = &sb},
+                               .x = ref(b, 0, t),
+                               .residual = ref(b, 1, t),
+                               .out = ref(b, 2, t)};
+    zt_dropout_set_p(&drop.drop, 0.1);
+    snprintf(name, sizeof name, "drop_add %s 4096x768", zt_dtype_name(t));
+    if (wanted(b, name)) {
+        BEST(b, s, drop_add, &drop);
+        report(b, name, s, 0, 3 * bytes);
     }
     snprintf(name, sizeof name, "col_sum %s 4096x768", zt_dtype_name(t));
     if (wanted(b, name)) {

@@ -1,5 +1,6 @@
 #include "dev/cpu/isa.h"
 
+#include "dev/cpu/isa_dropout.h"
 #include "dev/cpu/isa_exp.h"
 #include "dev/cpu/isa_tile.h"
 #include "dev/cpu/layout.h"
@@ -18,6 +19,8 @@ struct head {
     const int32_t *seg_start; /* of the sequence; may be NULL */
     int64_t q_row, kv_row;    /* first row of the sequence in q/out/dq and in k/v */
     int64_t q_col, kv_col;    /* first column of the head */
+    int64_t index;            /* of the query head */
+    struct zt_drop_key drop;  /* of the sequence; unset where nothing is dropped */
     float *lse;
     float *ws;
 };
@@ -107,6 +110,29 @@ static struct tile_b plain(const float *p, const struct head *h)
     return (struct tile_b){p, TILE_N, h->l->dim};
 }
 
+/* ---- dropout ---- */
+
+_Static_assert((int)KT == (int)DROP_COLS, "a row of a tile is one call of drop_factors()");
+
+/* The factors, 0 or drop.scale, of query i against the key tile at k0. */
+static void tile_factors(const struct head *h, int64_t i, int64_t k0, float *restrict keep)
+{
+    drop_factors(&h->drop, (uint32_t)h->index, (uint32_t)(h->a->q_offset + i), k0, &h->a->drop,
+                 keep);
+}
+
+/* One row of e^(s - max): what is dropped counts in the sum, but brings no value. */
+static void drop_row(const struct head *h, int64_t i, int64_t k0, struct span in, float *restrict s)
+{
+    float keep[KT];
+    if (!h->a->drop.threshold || in.hi == in.lo)
+        return;
+    tile_factors(h, i, k0, keep);
+#pragma omp simd
+    for (int64_t j = in.lo; j < in.hi; j++)
+        s[j] *= keep[j];
+}
+
 /* ---- forward ---- */
 
 /* A row of n scores or gradients: zero outside the span. */
@@ -155,9 +181,11 @@ static void forward_tile(const struct head *h, int64_t q0, int64_t n)
         int64_t cols = zt_align_i64(ZT_MIN(all.hi - k0, (int64_t)KT), TILE_N);
         tile_product(rows, cols, a->head_dim, (struct tile_a){q, l->dim, 1},
                      panels(h->ws + l->kt + k0 * a->head_dim, h), s, KT, false);
-        for (int64_t i = 0; i < n; i++)
-            softmax_row(s + i * KT, cols, in_tile(visible(h, q0 + i), k0, cols), &max[i], &sum[i],
-                        out + i * l->dim, l->dim);
+        for (int64_t i = 0; i < n; i++) {
+            struct span in = in_tile(visible(h, q0 + i), k0, cols);
+            softmax_row(s + i * KT, cols, in, &max[i], &sum[i], out + i * l->dim, l->dim);
+            drop_row(h, q0 + i, k0, in, s + i * KT);
+        }
         tile_product(rows, l->dim, cols, (struct tile_a){s, KT, 1},
                      plain(h->ws + l->vt + k0 * l->dim, h), out, l->dim, true);
     }
@@ -192,6 +220,7 @@ static struct head query_head(const struct head *kv, int g)
     const struct zt_attention *a = kv->a;
     struct head h = *kv;
     h.q_col += (int64_t)g * a->head_dim;
+    h.index += g;
     h.lse += (int64_t)g * a->q_len;
     return h;
 }
@@ -218,16 +247,27 @@ static void row_deltas(const struct head *h, float *delta)
     }
 }
 
-/* From scores s and dp = dout v^T of one row: p in s, ds = p * (dp - delta) in ds. */
-static void softmax_grad_row(float *restrict s, float *restrict ds, int64_t n, struct span in,
-                             float lse, float delta)
+/*
+ * From scores s and dp = dout v^T of one row of a key tile: p in s, ds = p * (dp - delta) in ds. With
+ * factors both p and dp are those of what is kept, but for the p that ds is a multiple of.
+ */
+static void softmax_grad_row(float *restrict s, float *restrict ds, struct span in, float lse,
+                             float delta, const float *restrict keep)
 {
     exp_row(s + in.lo, s + in.lo, in.hi - in.lo, lse);
+    if (keep) {
 #pragma omp simd
-    for (int64_t j = in.lo; j < in.hi; j++)
-        ds[j] = s[j] * (ds[j] - delta);
-    clear_outside(s, n, in);
-    clear_outside(ds, n, in);
+        for (int64_t j = in.lo; j < in.hi; j++) {
+            ds[j] = s[j] * (ds[j] * keep[j] - delta);
+            s[j] *= keep[j];
+        }
+    } else {
+#pragma omp simd
+        for (int64_t j = in.lo; j < in.hi; j++)
+            ds[j] = s[j] * (ds[j] - delta);
+    }
+    clear_outside(s, KT, in);
+    clear_outside(ds, KT, in);
 }
 
 /* Queries [q0, q0 + n) against the key tile at k0. */
@@ -247,9 +287,15 @@ static void backward_tile(const struct head *h, int64_t q0, int64_t n, int64_t k
                  KT, false);
     tile_product(rows, KT, a->head_dim, (struct tile_a){dout, l->dim, 1}, panels(h->ws + l->vt, h),
                  ds, KT, false);
-    for (int64_t i = 0; i < n; i++)
-        softmax_grad_row(s + i * KT, ds + i * KT, KT, in_tile(visible(h, q0 + i), k0, KT),
-                         h->lse[q0 + i], delta[q0 + i]);
+    for (int64_t i = 0; i < n; i++) {
+        float keep[KT];
+        struct span in = in_tile(visible(h, q0 + i), k0, KT);
+        bool drops = a->drop.threshold && in.hi > in.lo;
+        if (drops)
+            tile_factors(h, q0 + i, k0, keep);
+        softmax_grad_row(s + i * KT, ds + i * KT, in, h->lse[q0 + i], delta[q0 + i],
+                         drops ? keep : NULL);
+    }
     memset(s + n * KT, 0, (size_t)((rows - n) * KT) * sizeof *s);
     memset(ds + n * KT, 0, (size_t)((rows - n) * KT) * sizeof *ds);
     tile_product(KT, l->dim, rows, (struct tile_a){s, 1, KT}, plain(dout, h), h->ws + l->dv, l->dim,
@@ -332,8 +378,11 @@ static int for_heads(const struct zt_attention *a, bool backward, int n_threads,
                              .kv_row = b * a->k_len,
                              .q_col = q_head * a->head_dim,
                              .kv_col = q_head / group * a->head_dim,
+                             .index = q_head,
                              .lse = a->lse + (b * a->n_head + q_head) * a->q_len,
                              .ws = (float *)a->ws + (size_t)t * l.total};
+            if (a->drop.threshold)
+                h.drop = zt_drop_key(&a->drop, b);
             fn(&h);
         }
     }

@@ -167,6 +167,22 @@ static inline double tensor_error(struct zt_ref got, const double *want, int64_t
                  zt_dtype_name((got).dtype), (r).n_threads, error_, (double)(tol));                \
     } while (0)
 
+/* ---- dropout ---- */
+
+/* What an element of sequence `index` of the micro-batch is multiplied by; dev/dropout.h's words. */
+static inline double drop_factor(const struct zt_dropout *d, int64_t index, int64_t head,
+                                 int64_t row, int64_t column)
+{
+    if (!d->threshold)
+        return 1;
+    const struct zt_drop_key key = zt_drop_key(d, index);
+    const int64_t group = column / 64, m = column % 64 / 8, j = column % 8;
+    const struct zt_philox_block b =
+        zt_drop_block(&key, (uint32_t)head, (uint32_t)row, (uint32_t)(8 * group + j));
+    const uint32_t number = m % 2 ? b.v[m / 2] >> 16 : b.v[m / 2] & 0xffff;
+    return number < d->threshold ? 0 : 65536.0 / (65536.0 - d->threshold);
+}
+
 /* ---- gradients ---- */
 
 /* out[i] = d f / d x[i] by central differences; f reads x through its context. */

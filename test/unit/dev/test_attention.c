@@ -24,7 +24,22 @@ struct problem {
     struct tensor q, k, v, dout;
     int32_t *seg_start;
     double *out, *lse, *dq, *dk, *dv, *p;
+    struct zt_dropout drop;
 };
+
+static const struct zt_step_block step = {.seed = 3, .first_sample = 1000};
+
+static struct zt_dropout no_drop(void)
+{
+    return (struct zt_dropout){0};
+}
+
+static struct zt_dropout drop_of(double p)
+{
+    struct zt_dropout d = {.site = 7, .first = 20, .sb = &step};
+    zt_dropout_set_p(&d, p);
+    return d;
+}
 
 /* Documents of lengths 1, 2, 3, ... in a row. */
 static int32_t segment_of(const struct attention_case *t, int pos)
@@ -58,10 +73,12 @@ static void naive_row(struct problem *s, int b, int h, int i)
     for (int j = lo; j <= pos; j++)
         sum += exp(s->p[j] - max);
     s->lse[(b * t->n_head + h) * t->q_len + i] = max + log(sum);
+    for (int j = lo; j <= pos; j++)
+        s->p[j] = exp(s->p[j] - max) / sum * drop_factor(&s->drop, b, h, pos, j);
     for (int c = 0; c < d; c++) {
         double x = 0;
         for (int j = lo; j <= pos; j++)
-            x += exp(s->p[j] - max) / sum * s->v.val[kv_at(t, b, h, j) + c];
+            x += s->p[j] * s->v.val[kv_at(t, b, h, j) + c];
         s->out[q_at(t, b, h, i) + c] = x;
     }
 }
@@ -77,9 +94,10 @@ static double naive(void *ctx)
     return dot(s->dout.val, s->out, s->q.n);
 }
 
-static struct problem make_problem(const struct attention_case *t, enum zt_dtype dtype)
+static struct problem make_problem(const struct attention_case *t, enum zt_dtype dtype,
+                                   struct zt_dropout drop)
 {
-    struct problem s = {.t = *t};
+    struct problem s = {.t = *t, .drop = drop};
     int64_t n_q = (int64_t)t->batch * t->q_len * t->n_head * t->head_dim;
     int64_t n_kv = (int64_t)t->batch * t->k_len * t->n_kv_head * t->head_dim;
     s.q = tensor_random(n_q, dtype, 1, 1, 0);
@@ -140,6 +158,7 @@ static struct run run_attention(const struct problem *s, struct rig *r, bool bac
                              .ldo = t->n_head * t->head_dim,
                              .scale = (float)(1 / sqrt((double)t->head_dim)),
                              .seg_start = t->segments ? s->seg_start : NULL,
+                             .drop = s->drop,
                              .q = s->q.ref,
                              .k = s->k.ref,
                              .v = s->v.ref,
@@ -177,8 +196,12 @@ static void check_rig(const struct problem *s, struct rig *r, bool backward)
     CHECK_TENSOR(*r, "out", got.out.ref, s->out, got.out.n, forward_tolerance);
     CHECK_TENSOR(*r, "lse", got.lse.ref, s->lse, got.lse.n, forward_tolerance);
     if (backward) {
-        /* a 16-bit `out` is rounded before backward reads it: the error goes through k and q */
-        double tol = backward_tolerance + 4 * dtype_eps(s->q.ref.dtype);
+        /*
+         * A 16-bit `out` is rounded before backward reads it: the error goes through k and q. What
+         * dropout keeps makes it larger by its scale.
+         */
+        double size = s->drop.threshold ? (double)s->drop.scale : 1;
+        double tol = backward_tolerance + 4 * size * dtype_eps(s->q.ref.dtype);
         CHECK_TENSOR(*r, "dq", got.dq.ref, s->dq, got.dq.n, tol);
         CHECK_TENSOR(*r, "dk", got.dk.ref, s->dk, got.dk.n, tol);
         CHECK_TENSOR(*r, "dv", got.dv.ref, s->dv, got.dv.n, tol);
@@ -186,9 +209,10 @@ static void check_rig(const struct problem *s, struct rig *r, bool backward)
     free_run(&got);
 }
 
-static void check_case(const struct attention_case *t, enum zt_dtype dtype, bool backward)
+static void check_case(const struct attention_case *t, enum zt_dtype dtype, bool backward,
+                       struct zt_dropout drop)
 {
-    struct problem s = make_problem(t, dtype);
+    struct problem s = make_problem(t, dtype, drop);
     if (backward) {
         differences(naive, &s, s.q.val, s.q.n, s.dq);
         differences(naive, &s, s.k.val, s.k.n, s.dk);
@@ -206,7 +230,7 @@ static void check_case(const struct attention_case *t, enum zt_dtype dtype, bool
 TEST(dev_attention_fp32)
 {
     for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
-        check_case(&cases[i], ZT_F32, true);
+        check_case(&cases[i], ZT_F32, true, no_drop());
         RETURN_IF_FAILED();
     }
 }
@@ -214,16 +238,29 @@ TEST(dev_attention_fp32)
 TEST(dev_attention_bf16)
 {
     for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
-        check_case(&cases[i], ZT_BF16, true);
+        check_case(&cases[i], ZT_BF16, true, no_drop());
+        RETURN_IF_FAILED();
+    }
+}
+
+TEST(dev_attention_dropout)
+{
+    const double p[] = {0.1, 0.5, 0.9};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        check_case(&cases[i], ZT_F32, true, drop_of(p[i % 3]));
+        RETURN_IF_FAILED();
+        check_case(&cases[i], ZT_BF16, true, drop_of(p[i % 3]));
         RETURN_IF_FAILED();
     }
 }
 
 TEST(dev_attention_forward_of_many_tiles)
 {
-    check_case(&large, ZT_F32, false);
+    check_case(&large, ZT_F32, false, no_drop());
     RETURN_IF_FAILED();
-    check_case(&wide, ZT_F32, false);
+    check_case(&wide, ZT_F32, false, no_drop());
+    RETURN_IF_FAILED();
+    check_case(&large, ZT_F32, false, drop_of(0.1));
 }
 
 /* grad . direction against a difference along that direction (of length 1). */
@@ -247,9 +284,9 @@ static void check_direction(struct problem *s, double *x, const struct tensor *g
     CHECK_NEAR(got, (up - down) / (2 * h), 5e-5);
 }
 
-TEST(dev_attention_backward_of_many_tiles)
+static void check_many_tiles(struct zt_dropout drop)
 {
-    struct problem s = make_problem(&tiles, ZT_F32);
+    struct problem s = make_problem(&tiles, ZT_F32, drop);
     FOR_EACH_RIG(r)
     {
         struct run got = run_attention(&s, &r, true);
@@ -264,9 +301,52 @@ TEST(dev_attention_backward_of_many_tiles)
     free_problem(&s);
 }
 
+TEST(dev_attention_backward_of_many_tiles)
+{
+    check_many_tiles(no_drop());
+    RETURN_IF_FAILED();
+    check_many_tiles(drop_of(0.2));
+}
+
+/*
+ * Two sequences at once, or each as a micro-batch of its own: the same bits, since a mask belongs to
+ * a sample, not to its place in a batch.
+ */
+TEST(dev_attention_dropout_is_of_the_sample)
+{
+    const struct attention_case both = {2, 33, 33, 0, 4, 2, 8, false};
+    struct attention_case one = both;
+    struct problem s = make_problem(&both, ZT_F32, drop_of(0.3));
+    one.batch = 1;
+    FOR_EACH_RIG(r)
+    {
+        struct run got = run_attention(&s, &r, true);
+        for (int64_t b = 0; b < 2; b++) {
+            struct problem half = s;
+            half.t = one;
+            half.drop.first += b;
+            half.q.n /= 2;
+            half.k.n /= 2;
+            half.q.ref.ptr = (float *)s.q.ref.ptr + b * half.q.n;
+            half.k.ref.ptr = (float *)s.k.ref.ptr + b * half.k.n;
+            half.v.ref.ptr = (float *)s.v.ref.ptr + b * half.k.n;
+            half.dout.ref.ptr = (float *)s.dout.ref.ptr + b * half.q.n;
+            struct run part = run_attention(&half, &r, true);
+            const size_t q = (size_t)half.q.n * sizeof(float), k = (size_t)half.k.n * sizeof(float);
+            CHECK(!memcmp((char *)got.out.ref.ptr + (size_t)b * q, part.out.ref.ptr, q));
+            CHECK(!memcmp((char *)got.dq.ref.ptr + (size_t)b * q, part.dq.ref.ptr, q));
+            CHECK(!memcmp((char *)got.dk.ref.ptr + (size_t)b * k, part.dk.ref.ptr, k));
+            CHECK(!memcmp((char *)got.dv.ref.ptr + (size_t)b * k, part.dv.ref.ptr, k));
+            free_run(&part);
+        }
+        free_run(&got);
+    }
+    free_problem(&s);
+}
+
 TEST(dev_attention_repeats_bit_for_bit)
 {
-    struct problem s = make_problem(&tiles, ZT_F32);
+    struct problem s = make_problem(&tiles, ZT_F32, drop_of(0.1));
     FOR_EACH_RIG(r)
     {
         struct run a = run_attention(&s, &r, true), b = run_attention(&s, &r, true);

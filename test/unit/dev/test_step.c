@@ -7,6 +7,8 @@ TEST(dev_step_skips_are_counted_p03)
 {
     struct zt_step_block sb = {
         .adam_t = 1,
+        .first_sample = 100,
+        .step_samples = 8,
         .beta1 = 0.9f,
         .beta2 = 0.999f,
         .schedule = {.kind = ZT_SCHED_COSINE, .warmup_steps = 10, .total_steps = 100, .lr = 1e-3}};
@@ -20,6 +22,7 @@ TEST(dev_step_skips_are_counted_p03)
             RUN(r, step_advance, &a);
         CHECK_INT(b.step, 3);
         CHECK_INT(b.skipped, 3);
+        CHECK_INT(b.first_sample, 124); /* their batches were consumed */
         CHECK_INT(b.adam_t, 1);
         CHECK(b.lr == first);
         CHECK_NEAR(b.bias1, 10, 1e-5);
