@@ -11,7 +11,8 @@
 #include "base/io.h"
 #include "cmd.h"
 
-enum { PREDICTED, TOUCHED, OUTSIDE, RSS_PEAK, PSS, N_MEASURES };
+/* ON_GPU: outside our arena there; 0: nothing computes on one. */
+enum { PREDICTED, TOUCHED, OUTSIDE, RSS_PEAK, PSS, ON_GPU, N_MEASURES };
 
 /* What a rank reports at its end. */
 struct rank_memory {
@@ -296,7 +297,8 @@ static void on_memory(struct display *d, int rank, const json_t *o)
                   [TOUCHED] = sum_arenas(json_object_get(o, "touched")),
                   [OUTSIDE] = integer(o, "outside_bytes"),
                   [RSS_PEAK] = integer(o, "rss_peak_bytes"),
-                  [PSS] = integer(o, "pss_bytes")},
+                  [PSS] = integer(o, "pss_bytes"),
+                  [ON_GPU] = integer(o, "device_outside_bytes")},
         .digest = digest ? strtoull(digest, NULL, 16) : 0,
     };
 }
@@ -449,6 +451,11 @@ static void print_memory(struct display *d)
     zt_str_puts(&d->out.buf, "  touched: bytes of the arenas that hold anything but the canary. "
                              "outside: program, libraries and\n  mapped data before the arenas. "
                              "peak RSS counts what is mapped of other ranks' arenas too.\n");
+    if (most.bytes[ON_GPU] > 0)
+        zt_str_printf(&d->out.buf,
+                      "  On the GPU, outside the arenas, at most: %.2f (CUDA's context, libraries, "
+                      "other processes).\n",
+                      (double)most.bytes[ON_GPU] / unit);
 }
 
 static json_t *real_or_null(bool there, double x)
@@ -460,7 +467,8 @@ static json_t *real_or_null(bool there, double x)
 static json_t *memory_json(const struct display *d, uint64_t *digest)
 {
     static const char *const keys[N_MEASURES] = {"predicted_bytes", "touched_bytes",
-                                                 "outside_bytes", "rss_peak_bytes", "pss_bytes"};
+                                                 "outside_bytes",   "rss_peak_bytes",
+                                                 "pss_bytes",       "device_outside_bytes"};
     json_t *ranks = json_array();
     *digest = 0;
     for (int r = 0; r < d->world; r++) {
@@ -469,7 +477,8 @@ static json_t *memory_json(const struct display *d, uint64_t *digest)
             continue;
         json_t *o = json_pack("{s:i}", "rank", r);
         for (int i = 0; i < N_MEASURES; i++)
-            json_object_set_new(o, keys[i], json_integer(m->bytes[i]));
+            if (i != ON_GPU || m->bytes[i] > 0)
+                json_object_set_new(o, keys[i], json_integer(m->bytes[i]));
         json_array_append_new(ranks, o);
         *digest ^= m->digest;
     }

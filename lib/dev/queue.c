@@ -177,7 +177,7 @@ static int run_wait(struct zt_stream *s, void *arg, struct zt_err *err)
 {
     (void)s;
     const struct zt_event *e = arg;
-    return zt_stream_sync(*e, err);
+    return e->stream->dev->ops->sync(*e, err);
 }
 
 void zt_stream_wait(struct zt_stream *s, struct zt_event e)

@@ -50,7 +50,11 @@ void zt_stream_free(struct zt_stream *s);
 
 void zt_stream_push(struct zt_stream *s, zt_task_fn fn, const void *arg, size_t arg_bytes);
 
-/* What the entries record, wait, sync and host_call of a device's table do. */
+/*
+ * What the entries record, wait, sync and host_call of a device's table do where a task is over when its
+ * function returns. The wait asks the other stream's device whether its event is complete (the table's
+ * sync), so it may come from any device.
+ */
 struct zt_event zt_stream_record(struct zt_stream *s);
 void zt_stream_wait(struct zt_stream *s, struct zt_event e);
 int zt_stream_sync(struct zt_event e, struct zt_err *err) ZT_MUST_CHECK;

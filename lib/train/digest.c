@@ -26,32 +26,40 @@ static uint64_t hash_chunk(const unsigned char *p, size_t bytes, uint64_t place)
     return any ? h : 0; /* zeros count for nothing: padding depends on the rank count */
 }
 
-static uint64_t hash_slice(const struct zt_engine *e, int buf)
+/* XORs the hash of this rank's slice of a unit into *digest. */
+static int hash_slice(struct zt_engine *e, int buf, uint64_t *digest, struct zt_err *err)
 {
-    const struct zt_plan *p = e->plan;
-    const struct zt_buf *b = &p->bufs[buf];
-    const struct zt_unit *u = &p->units[b->unit];
+    const struct zt_buf *b = &e->plan->bufs[buf];
+    const struct zt_unit *u = &e->plan->units[b->unit];
     size_t elem = zt_dtype_bytes(b->dtype);
-    const unsigned char *at = zt_engine_buf(e, buf);
-    int64_t first = p->shard_rank * u->slice_elems;
+    const unsigned char *at = zt_engine_buf(e, buf), *p;
+    size_t bytes = (size_t)u->slice_elems * elem, chunk = ZT_ELEM_ALIGN * elem;
+    int64_t first = e->plan->shard_rank * u->slice_elems;
     if (b->used == (size_t)u->padded_elems * elem)
         at += (size_t)first * elem;
-    uint64_t digest = 0;
-    for (int64_t i = 0; i < u->slice_elems; i += ZT_ELEM_ALIGN) {
-        uint64_t place = (uint64_t)b->cat << 56 ^ (uint64_t)b->unit << 40 ^ (uint64_t)(first + i);
-        digest ^= hash_chunk(at + (size_t)i * elem, ZT_ELEM_ALIGN * elem, mix(place));
+    for (size_t done = 0, n; done < bytes; done += n) {
+        n = zt_view_bytes(done, bytes);
+        int rc = zt_engine_view(e, at + done, n, &p, err);
+        if (rc)
+            return rc;
+        for (size_t i = 0; i < n; i += chunk) {
+            uint64_t elems = (uint64_t)first + (done + i) / elem;
+            uint64_t place = (uint64_t)b->cat << 56 ^ (uint64_t)b->unit << 40 ^ elems;
+            *digest ^= hash_chunk(p + i, chunk, mix(place));
+        }
     }
-    return digest;
+    return 0;
 }
 
-uint64_t zt_run_digest(const struct zt_engine *e)
+int zt_run_digest(struct zt_engine *e, uint64_t *digest, struct zt_err *err)
 {
-    uint64_t digest = 0;
-    for (int i = 0; i < e->plan->n_bufs; i++) {
+    int rc = 0;
+    *digest = 0;
+    for (int i = 0; i < e->plan->n_bufs && !rc; i++) {
         const struct zt_buf *b = &e->plan->bufs[i];
         if (b->program < 0 && (b->cat == ZT_CAT_PARAM || b->cat == ZT_CAT_MASTER ||
                                b->cat == ZT_CAT_OPT_M || b->cat == ZT_CAT_OPT_V))
-            digest ^= hash_slice(e, i);
+            rc = hash_slice(e, i, digest, err);
     }
-    return digest;
+    return rc;
 }

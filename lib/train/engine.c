@@ -1,9 +1,25 @@
 #include "train/engine.h"
 
 #include "base/clock.h"
+#include "dev/queue.h"
 #include "optim/groups.h"
 
 enum { CANARY = 0xff }; /* NaN as fp32, bf16 and fp16 */
+
+/* The canary goes over the bus once for a stage, from there on by doubling. */
+static int fill_on_device(struct zt_engine *e, unsigned char *p, size_t bytes, struct zt_err *err)
+{
+    const struct zt_dev_ops *ops = e->dev->ops;
+    struct zt_stream *s = e->streams[ZT_ST_COMPUTE];
+    memset(e->stage, CANARY, ZT_VIEW_BYTES);
+    size_t done = ZT_MIN(bytes, (size_t)ZT_VIEW_BYTES);
+    ops->copy(s, &(struct zt_copy){p, e->stage, done});
+    for (size_t n; done < bytes; done += n) {
+        n = ZT_MIN(done, bytes - done);
+        ops->copy(s, &(struct zt_copy){p + done, p, n});
+    }
+    return ops->sync(ops->record(s), err);
+}
 
 static int alloc_arena(struct zt_engine *e, enum zt_arena_id a, struct zt_err *err)
 {
@@ -27,8 +43,25 @@ static int alloc_arena(struct zt_engine *e, enum zt_arena_id a, struct zt_err *e
         return rc;
     e->base[a] = p;
     /* Any read of a byte that nothing wrote turns into a NaN; and the high-water mark shows. */
+    if (a != ZT_AR_HOST && e->dev->ops->kind != ZT_DEV_CPU)
+        return fill_on_device(e, p, bytes, err);
     memset(p, CANARY, bytes);
     return 0;
+}
+
+/* The HOST and DISK streams belong to a CPU, whatever computes. */
+static int create_devices(struct zt_engine *e, struct zt_dev *dev, struct zt_err *err)
+{
+    e->dev = e->host_dev = dev;
+    if (dev->ops->kind == ZT_DEV_CPU)
+        return 0;
+    void *stage;
+    e->host_dev = NULL;
+    int rc = dev->ops->alloc_host(dev, ZT_VIEW_BYTES, &stage, err);
+    if (rc)
+        return rc;
+    e->stage = stage;
+    return zt_cpu_dev_create(&e->host_dev, NULL, 0, err);
 }
 
 static int create_streams(struct zt_engine *e, struct zt_err *err)
@@ -41,8 +74,9 @@ static int create_streams(struct zt_engine *e, struct zt_err *err)
         if (!used[s])
             continue;
         int threads = s == ZT_ST_COMPUTE ? e->plan->cfg.n_threads : 1;
-        int rc = e->dev->ops->stream_create(e->dev, zt_stream_name((enum zt_stream_id)s), threads,
-                                            &e->streams[s], err);
+        struct zt_dev *dev = s == ZT_ST_HOST || s == ZT_ST_DISK ? e->host_dev : e->dev;
+        int rc = dev->ops->stream_create(dev, zt_stream_name((enum zt_stream_id)s), threads,
+                                         &e->streams[s], err);
         if (rc)
             return rc;
     }
@@ -81,9 +115,10 @@ int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_de
 {
     memset(e, 0, sizeof *e);
     e->plan = plan;
-    e->dev = dev;
     e->coll = coll;
-    int rc = create_streams(e, err);
+    int rc = create_devices(e, dev, err);
+    if (!rc)
+        rc = create_streams(e, err);
     for (int a = 0; a < ZT_N_ARENAS && !rc; a++)
         if (plan->ledger.peak[a])
             rc = alloc_arena(e, (enum zt_arena_id)a, err);
@@ -98,13 +133,18 @@ int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_de
     return 0;
 }
 
+static int sync_stream(struct zt_stream *s, struct zt_err *err)
+{
+    return s->dev->ops->sync(s->dev->ops->record(s), err);
+}
+
 /* Streams wait for each other's events: none may go before all are done. What failed is known. */
 static void finish_streams(struct zt_engine *e)
 {
     struct zt_err ignored;
     for (int s = 0; s < ZT_N_STREAMS; s++)
         if (e->streams[s])
-            e->dev->ops->sync(e->dev->ops->record(e->streams[s]), &ignored);
+            (void)!sync_stream(e->streams[s], &ignored);
 }
 
 void zt_engine_release(struct zt_engine *e)
@@ -114,11 +154,15 @@ void zt_engine_release(struct zt_engine *e)
     finish_streams(e);
     for (int s = 0; s < ZT_N_STREAMS; s++)
         if (e->streams[s])
-            e->dev->ops->stream_free(e->streams[s]);
+            e->streams[s]->dev->ops->stream_free(e->streams[s]);
     if (e->base[ZT_AR_DEVICE])
         e->dev->ops->free(e->dev, e->base[ZT_AR_DEVICE], e->plan->ledger.peak[ZT_AR_DEVICE]);
     if (e->base[ZT_AR_HOST])
         e->dev->ops->free_host(e->dev, e->base[ZT_AR_HOST], e->plan->ledger.peak[ZT_AR_HOST]);
+    if (e->stage)
+        e->dev->ops->free_host(e->dev, e->stage, ZT_VIEW_BYTES);
+    if (e->host_dev && e->host_dev != e->dev)
+        zt_cpu_dev_free(e->host_dev);
     zt_arena_release(&e->memory);
     memset(e, 0, sizeof *e);
 }
@@ -129,11 +173,11 @@ static void join_streams(struct zt_engine *e)
     struct zt_event last[ZT_N_STREAMS];
     for (int s = 0; s < ZT_N_STREAMS; s++)
         if (e->streams[s])
-            last[s] = e->dev->ops->record(e->streams[s]);
+            last[s] = e->streams[s]->dev->ops->record(e->streams[s]);
     for (int s = 0; s < ZT_N_STREAMS; s++)
         for (int t = 0; t < ZT_N_STREAMS; t++)
             if (s != t && e->streams[s] && e->streams[t])
-                e->dev->ops->wait(e->streams[s], last[t]);
+                e->streams[s]->dev->ops->wait(e->streams[s], last[t]);
 }
 
 void zt_engine_trace_init(struct zt_engine *e)
@@ -168,8 +212,9 @@ static int write_stamp(void *arg, struct zt_err *err)
 
 static void stamp(struct zt_engine *e, const struct zt_op *op, int64_t *where)
 {
-    struct stamp s = {where};
-    e->dev->ops->host_call(e->streams[op->stream], write_stamp, &s, sizeof s);
+    struct stamp a = {where};
+    struct zt_stream *s = e->streams[op->stream];
+    s->dev->ops->host_call(s, write_stamp, &a, sizeof a);
 }
 
 /*
@@ -177,6 +222,8 @@ static void stamp(struct zt_engine *e, const struct zt_op *op, int64_t *where)
  */
 static void announce(struct zt_engine *e, const struct zt_program *prog, const struct zt_op *op)
 {
+    if (e->streams[op->stream]->dev->ops->kind != ZT_DEV_CPU)
+        return; /* the thread that submits touches nothing */
     for (int i = 0; i < op->n_accesses; i++) {
         const struct zt_access *a = &prog->accesses[op->first_access + i];
         struct zt_range r = {(unsigned char *)zt_engine_buf(e, a->buf) + a->begin,
@@ -191,7 +238,8 @@ static void announce(struct zt_engine *e, const struct zt_program *prog, const s
  */
 static void finish_alone(struct zt_engine *e, struct zt_event done, struct zt_err *err)
 {
-    (void)e->dev->ops->sync(done, err); /* a failure stays in the stream and comes out of drain */
+    (void)done.stream->dev->ops->sync(
+        done, err); /* a failure stays in the stream and comes out of drain */
     for (int a = 0; a < ZT_N_ARENAS; a++)
         if (e->base[a])
             zt_dev_unpoison(e->base[a], e->plan->ledger.peak[a]);
@@ -213,6 +261,7 @@ void zt_engine_run(struct zt_engine *e, enum zt_program_kind k)
 {
     const struct zt_program *prog = &e->plan->programs[k];
     ZT_ASSERT_CMP(prog->n_ops, >, 0);
+    ZT_ASSERT(!e->serial || e->dev->ops->kind == ZT_DEV_CPU);
     bool follows_itself = e->has_run && e->last_program == k;
     if (e->has_run && !(follows_itself && prog->repeats)) {
         join_streams(e);
@@ -228,9 +277,9 @@ void zt_engine_run(struct zt_engine *e, enum zt_program_kind k)
         for (int w = 0; w < op->n_waits; w++) {
             const struct zt_wait *wait = &prog->waits[op->first_wait + w];
             if (wait->delta == 0)
-                e->dev->ops->wait(s, now[wait->op]);
+                s->dev->ops->wait(s, now[wait->op]);
             else if (follows_itself)
-                e->dev->ops->wait(s, before[wait->op]);
+                s->dev->ops->wait(s, before[wait->op]);
         }
         if (times)
             stamp(e, op, &times[i].begin_ns);
@@ -240,7 +289,7 @@ void zt_engine_run(struct zt_engine *e, enum zt_program_kind k)
         zt_engine_submit(e, prog, op);
         if (times)
             stamp(e, op, &times[i].end_ns);
-        now[i] = e->dev->ops->record(s);
+        now[i] = s->dev->ops->record(s);
         if (e->serial)
             finish_alone(e, now[i], &ignored);
     }
@@ -255,7 +304,7 @@ int zt_engine_drain(struct zt_engine *e, struct zt_err *err)
     int rc = 0;
     for (int s = 0; s < ZT_N_STREAMS; s++) {
         struct zt_err one;
-        if (!e->streams[s] || !e->dev->ops->sync(e->dev->ops->record(e->streams[s]), &one))
+        if (!e->streams[s] || !sync_stream(e->streams[s], &one))
             continue;
         if (!rc || (err->code == ZT_EPEER && one.code != ZT_EPEER))
             *err = one; /* a lost peer is the consequence, not the cause */
@@ -282,13 +331,35 @@ void *zt_engine_operand(const struct zt_engine *e, const struct zt_program *prog
     return a ? (unsigned char *)zt_engine_buf(e, a->buf) + a->begin : NULL;
 }
 
-size_t zt_engine_touched(const struct zt_engine *e, enum zt_arena_id a)
+int zt_engine_view(struct zt_engine *e, const void *at, size_t bytes, const unsigned char **out,
+                   struct zt_err *err)
 {
+    const unsigned char *p = at, *host = e->base[ZT_AR_HOST];
+    *out = p;
+    if (!e->stage || (host && p >= host && p < host + e->plan->ledger.peak[ZT_AR_HOST]))
+        return 0;
+    ZT_ASSERT_CMP(bytes, <=, ZT_VIEW_BYTES);
+    struct zt_stream *s = e->streams[ZT_ST_COMPUTE];
+    s->dev->ops->copy(s, &(struct zt_copy){e->stage, at, bytes});
+    *out = e->stage;
+    return sync_stream(s, err);
+}
+
+int zt_engine_touched(struct zt_engine *e, enum zt_arena_id a, size_t *touched, struct zt_err *err)
+{
+    const size_t bytes = e->plan->ledger.peak[a] / ZT_BUF_ALIGN * ZT_BUF_ALIGN;
     unsigned char canary[ZT_BUF_ALIGN];
     memset(canary, CANARY, sizeof canary);
-    size_t touched = 0;
-    for (size_t at = 0; at + ZT_BUF_ALIGN <= e->plan->ledger.peak[a]; at += ZT_BUF_ALIGN)
-        if (memcmp(e->base[a] + at, canary, ZT_BUF_ALIGN) != 0)
-            touched += ZT_BUF_ALIGN;
-    return touched;
+    *touched = 0;
+    for (size_t done = 0, n; done < bytes; done += n) {
+        const unsigned char *p;
+        n = zt_view_bytes(done, bytes);
+        int rc = zt_engine_view(e, e->base[a] + done, n, &p, err);
+        if (rc)
+            return rc;
+        for (size_t at = 0; at < n; at += ZT_BUF_ALIGN)
+            if (memcmp(p + at, canary, ZT_BUF_ALIGN) != 0)
+                *touched += ZT_BUF_ALIGN;
+    }
+    return 0;
 }

@@ -28,6 +28,7 @@ enum { ZT_TRACED_RUNS = 4 };
 struct zt_engine {
     const struct zt_plan *plan;
     struct zt_dev *dev;
+    struct zt_dev *host_dev; /* of the plan's HOST and DISK streams: dev itself where it is a CPU */
     struct zt_coll *coll;
     const struct zt_feed *feed_train, *feed_eval;
     const struct zt_source *source;
@@ -39,6 +40,7 @@ struct zt_engine {
     struct zt_arena memory; /* of the tables above */
 
     unsigned char *base[ZT_N_ARENAS];
+    unsigned char *stage;                    /* pinned, for zt_engine_view(); NULL: not needed */
     struct zt_stream *streams[ZT_N_STREAMS]; /* NULL: the plan does not use it */
     struct zt_event *events[2];              /* by op: of this and of the previous iteration */
     int now;                                 /* which of the two is this iteration's */
@@ -50,7 +52,8 @@ struct zt_engine {
     int64_t logits_at;  /* GENERATE: position whose logits are wanted */
     const int32_t *prompt;
     struct zt_vote_request request;
-    struct zt_step_block initial; /* INIT writes it into the step block */
+    struct zt_step_block
+        initial; /* INIT copies it into the step block: constant until that is over */
 
     struct zt_step_outcome outcomes[2]; /* TRAIN: the host reads one step behind */
     struct zt_event outcome_events[2];
@@ -102,8 +105,22 @@ static inline void *zt_engine_buf(const struct zt_engine *e, int buf)
     return e->base[b->arena] + b->offset;
 }
 
-/* Bytes of an arena that no longer hold the canary, in blocks of ZT_BUF_ALIGN. */
-size_t zt_engine_touched(const struct zt_engine *e, enum zt_arena_id a);
+/*
+ * Bytes [at, at + bytes) of an arena where the host can read them; nothing may be running. On a device
+ * whose memory the host cannot read they are copied to the stage and valid until the next view, so
+ * at most ZT_VIEW_BYTES come at once. Walk more with a loop of zt_view_bytes().
+ */
+enum { ZT_VIEW_BYTES = 4 << 20 };
+int zt_engine_view(struct zt_engine *e, const void *at, size_t bytes, const unsigned char **out,
+                   struct zt_err *err) ZT_MUST_CHECK;
+static inline size_t zt_view_bytes(size_t done, size_t bytes)
+{
+    return ZT_MIN(bytes - done, (size_t)ZT_VIEW_BYTES);
+}
+
+/* Bytes of an arena that no longer hold the canary, in blocks of ZT_BUF_ALIGN. Nothing may run. */
+int zt_engine_touched(struct zt_engine *e, enum zt_arena_id a, size_t *touched,
+                      struct zt_err *err) ZT_MUST_CHECK;
 
 /* handlers.c: enqueue the op's work on its stream. */
 void zt_engine_submit(struct zt_engine *e, const struct zt_program *prog, const struct zt_op *op);

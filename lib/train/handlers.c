@@ -1,6 +1,7 @@
 #include "train/engine.h"
 
 #include "base/clock.h"
+#include "dev/queue.h"
 #include "optim/groups.h"
 
 /* One op under submission: shorthand for the handlers. */
@@ -377,23 +378,11 @@ static void fetch_into(const struct ctx *c, const struct zt_access *dst, int64_t
     c->dev->cast(c->s, &(struct zt_cast){elems, from, to, false});
 }
 
-struct step_init_task {
-    struct zt_step_block value, *where;
-};
-
-static int write_step_block(void *p, struct zt_err *err)
-{
-    const struct step_init_task *t = p;
-    (void)err;
-    *t->where = t->value;
-    return 0;
-}
-
 static void op_fetch(const struct ctx *c)
 {
     if (c->op->unit < 0) {
-        struct step_init_task t = {c->e->initial, arg(c, ZT_R_STEP, 0)};
-        c->dev->host_call(c->s, write_step_block, &t, sizeof t);
+        struct zt_copy a = {arg(c, ZT_R_STEP, 0), &c->e->initial, sizeof c->e->initial};
+        c->dev->copy(c->s, &a);
         return;
     }
     const struct zt_access *staging = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
@@ -560,7 +549,8 @@ static void (*const handlers[ZT_N_OP_KINDS])(const struct ctx *) = {
 
 void zt_engine_submit(struct zt_engine *e, const struct zt_program *prog, const struct zt_op *op)
 {
-    struct ctx c = {e, prog, op, e->dev->ops, e->coll->ops, e->streams[op->stream]};
+    struct zt_stream *s = e->streams[op->stream];
+    struct ctx c = {e, prog, op, s->dev->ops, e->coll->ops, s};
     ZT_ASSERT(handlers[op->kind]);
     handlers[op->kind](&c);
 }

@@ -525,23 +525,51 @@ static int report_times(struct run *run, struct zt_err *err)
     return rc;
 }
 
+/*
+ * What is in use on a device of its own beside our arena: its context, libraries, and whatever other
+ * processes hold there.
+ */
+static int device_outside(const struct run *run, json_t *o, struct zt_err *err)
+{
+    struct zt_dev *dev = run->env->dev;
+    size_t free_bytes, total_bytes;
+    if (dev->ops->kind == ZT_DEV_CPU)
+        return 0;
+    int rc = dev->ops->memory(dev, &free_bytes, &total_bytes, err);
+    if (rc)
+        return rc;
+    size_t used = total_bytes - free_bytes, ours = run->plan->ledger.peak[ZT_AR_DEVICE];
+    json_object_set_new(o, "device_outside_bytes", json_integer((json_int_t)(used - ours)));
+    return 0;
+}
+
 /* Predicted beside measured: what the plan promised, what was touched, what lies outside. */
 static int report_memory(struct run *run, struct zt_err *err)
 {
     size_t touched[ZT_N_ARENAS] = {0};
+    uint64_t state = 0;
     char digest[20];
-    for (int a = 0; a < ZT_N_ARENAS; a++)
+    int rc = 0;
+    for (int a = 0; a < ZT_N_ARENAS && !rc; a++)
         if (run->engine.base[a])
-            touched[a] = zt_engine_touched(&run->engine, (enum zt_arena_id)a);
-    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)zt_run_digest(&run->engine));
-    return report(run,
-                  json_pack("{s:s, s:i, s:o, s:o, s:I, s:I, s:I, s:s}", "type", "memory", "rank",
-                            run->env->rank, "predicted", arenas_json(run->plan->ledger.peak),
-                            "touched", arenas_json(touched), "outside_bytes",
-                            (json_int_t)run->rss_before_arenas, "rss_peak_bytes",
-                            (json_int_t)zt_process_rss_peak(), "pss_bytes",
-                            (json_int_t)zt_process_pss(), "digest", digest),
-                  err);
+            rc = zt_engine_touched(&run->engine, (enum zt_arena_id)a, &touched[a], err);
+    if (!rc)
+        rc = zt_run_digest(&run->engine, &state, err);
+    if (rc)
+        return rc;
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)state);
+    int64_t outside = run->rss_before_arenas + (run->engine.stage ? ZT_VIEW_BYTES : 0);
+    json_t *o = json_pack("{s:s, s:i, s:o, s:o, s:I, s:I, s:I, s:s}", "type", "memory", "rank",
+                          run->env->rank, "predicted", arenas_json(run->plan->ledger.peak),
+                          "touched", arenas_json(touched), "outside_bytes", (json_int_t)outside,
+                          "rss_peak_bytes", (json_int_t)zt_process_rss_peak(), "pss_bytes",
+                          (json_int_t)zt_process_pss(), "digest", digest);
+    rc = device_outside(run, o, err);
+    if (rc) {
+        json_decref(o);
+        return rc;
+    }
+    return report(run, o, err);
 }
 
 /* "stopped" says why the run ended before its last step, if it did. */

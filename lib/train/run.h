@@ -54,7 +54,7 @@ int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, in
  * Digest of this rank's slices of parameters, master and moments; nothing may be running. The XOR
  * over all ranks is the digest of the training state, the same for every stage and rank count.
  */
-uint64_t zt_run_digest(const struct zt_engine *e);
+int zt_run_digest(struct zt_engine *e, uint64_t *digest, struct zt_err *err) ZT_MUST_CHECK;
 
 /*
  * Bytes of this process: resident high-water mark, and proportional share now (it walks all

@@ -10,10 +10,13 @@
 
 static struct zt_err err;
 
+static const struct zt_dev_ops ops = {.sync = zt_stream_sync};
+static struct zt_dev dev = {&ops};
+
 static struct zt_stream *stream(const char *name)
 {
     struct zt_stream *s = NULL;
-    if (zt_stream_create(NULL, name, 1, &s, &err))
+    if (zt_stream_create(&dev, name, 1, &s, &err))
         abort();
     return s;
 }

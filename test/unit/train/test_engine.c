@@ -110,10 +110,11 @@ static int train(struct rank *r, struct zt_engine *e)
     if (!rc && e->trace)
         r->overlap_s = overlap(e, &r->comm_s);
     if (!rc)
-        r->digest = zt_run_digest(e);
+        rc = zt_run_digest(e, &r->digest, &r->err);
     for (int a = 0; a < ZT_N_ARENAS && !rc; a++) {
         r->peak[a] = e->plan->ledger.peak[a];
-        r->touched[a] = e->base[a] ? zt_engine_touched(e, (enum zt_arena_id)a) : 0;
+        if (e->base[a])
+            rc = zt_engine_touched(e, (enum zt_arena_id)a, &r->touched[a], &r->err);
     }
     return rc;
 }
