@@ -5,7 +5,7 @@
 
 Rules of DeepSpeed 0.19, from its documentation and the behaviour of lr_schedules.py, as its engine
 meets them: a scheduler that knows only how often it has been stepped, -1 before its first step, and
-is stepped after each update. Fractions are exact; nothing is shared with lib/dev/schedule.c.
+is stepped after each update. Fractions are exact; nothing is shared with lib/dev/schedule.h.
 """
 import math
 from fractions import Fraction as F

@@ -13,7 +13,7 @@ enum zt_optimizer {
     ZT_LION,
 };
 
-static inline bool zt_optimizer_has_v(enum zt_optimizer o)
+static inline ZT_HOST_DEVICE bool zt_optimizer_has_v(enum zt_optimizer o)
 {
     return o != ZT_LION;
 }

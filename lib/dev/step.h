@@ -54,13 +54,31 @@ struct zt_step_block {
  * schedule counts updates, not batches: a skipped step advances neither Adam's t nor the rate. Call
  * it once after filling in a block.
  */
-void zt_step_refresh(struct zt_step_block *sb);
+static inline ZT_HOST_DEVICE void zt_step_refresh(struct zt_step_block *sb)
+{
+    double t = (double)sb->adam_t;
+    sb->lr = (float)zt_schedule_lr(&sb->schedule, sb->adam_t - 1);
+    if (zt_schedule_moves_beta1(&sb->schedule))
+        sb->beta1 = (float)zt_schedule_beta1(&sb->schedule, sb->adam_t - 1);
+    sb->bias1 = (float)(1 / (1 - pow((double)sb->beta1, t)));
+    sb->bias2 = (float)(1 / (1 - pow((double)sb->beta2, t)));
+}
 
 /*
  * What the op STEP does: the next loss scale; step + 1 and first_sample + step_samples, whether
  * applied or not; adam_t + 1 if applied, else skipped + 1; then refresh.
  */
-void zt_step_next(struct zt_step_block *sb);
+static inline ZT_HOST_DEVICE void zt_step_next(struct zt_step_block *sb)
+{
+    sb->loss_scale = zt_loss_scale_next(&sb->scaler, sb->loss_scale, sb->step, sb->overflow != 0);
+    sb->step++;
+    sb->first_sample += sb->step_samples;
+    if (sb->apply)
+        sb->adam_t++;
+    else
+        sb->skipped++;
+    zt_step_refresh(sb);
+}
 
 struct zt_count {
     int64_t tokens;
