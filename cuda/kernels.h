@@ -15,7 +15,8 @@
  *     shape that dev.h allows gives the right answer.
  *   - Beside each kernel stand the bytes it moves and the FLOPs it makes, as zt_cuda_cost() knows
  *     them.
- *   - optim.cu is compiled with -fmad=false (dev/adam.h); the others may contract.
+ *   - optim.cu and control.cu are compiled with -fmad=false (dev/adam.h, dev/control.h); the others may
+ *     contract.
  */
 #ifndef ZT_CUDA_KERNELS_H
 #define ZT_CUDA_KERNELS_H
@@ -36,12 +37,15 @@ struct zt_cuda_fault {
     int64_t place;
 };
 
+enum { ZT_CUDA_SCRATCH_BYTES = 64 << 10 };
+
 /* What a launcher needs beside its arguments. */
 struct zt_cuda_ctx {
     cudaStream_t stream;
     int n_sms;                   /* multiprocessors of the device */
     size_t smem_bytes;           /* shared memory a block may ask for (opt-in) */
     struct zt_cuda_fault *fault; /* of this stream, device address */
+    void *scratch; /* ZT_CUDA_SCRATCH_BYTES of this stream's own, between kernels of one launcher */
 };
 
 /* X(name, struct of the arguments). matmul, copy and zero are calls of cuBLASLt and the runtime. */

@@ -77,6 +77,8 @@ struct zt_embed_bwd {
     struct zt_ref dwte; /* (vocab, cols) fp32 */
     struct zt_ref dwpe; /* (max positions, cols) fp32, optional */
     bool accumulate_wte, accumulate_wpe;
+    void *ws;
+    size_t ws_bytes; /* >= zt_ws_embed_bwd() */
 };
 
 /*
@@ -193,8 +195,8 @@ enum { ZT_IGNORE_TARGET = -100 };
  * Softmax cross-entropy of a chunk of rows. Target ZT_IGNORE_TARGET is ignored (loss 0, gradient
  * 0); any other outside [0, vocab) fails the stream. losses[i] = log-sum-exp(logits[i]) -
  * logits[i][target]. With write_grad the gradient (softmax - onehot) * count->inv_tokens *
- * sb->loss_scale is written; its columns vocab..ld-1 are 0. *loss_sum += sum of losses in row order
- * (overwritten when `first`).
+ * sb->loss_scale is written; its columns vocab..ld-1 are 0. *loss_sum += sum of losses, in double and
+ * in a fixed order of the rows (overwritten when `first`).
  */
 struct zt_cross_entropy {
     int64_t rows, vocab, ld;
@@ -430,6 +432,7 @@ void zt_dev_unpoison(const void *p, size_t bytes);
  * Monotonic in every dimension. n_threads: of the compute stream (CPU).
  */
 size_t zt_ws_matmul(enum zt_dev_kind kind, const struct zt_matmul *shape, int n_threads);
+size_t zt_ws_embed_bwd(enum zt_dev_kind kind, int64_t rows, int64_t vocab, int64_t max_positions);
 size_t zt_ws_norm_bwd(enum zt_dev_kind kind, int64_t rows, int64_t cols, int n_threads);
 size_t zt_ws_col_sum(enum zt_dev_kind kind, int64_t rows, int64_t cols, int n_threads);
 size_t zt_ws_attention(enum zt_dev_kind kind, const struct zt_attention *shape, bool backward,

@@ -57,6 +57,14 @@ size_t zt_ws_matmul(enum zt_dev_kind kind, const struct zt_matmul *shape, int n_
     return l.a_bytes + l.b_bytes + l.c_bytes;
 }
 
+/* CUDA: for each token and position its rows (cuda/embed.cu): two numbers each, and one a row. */
+size_t zt_ws_embed_bwd(enum zt_dev_kind kind, int64_t rows, int64_t vocab, int64_t max_positions)
+{
+    if (kind == ZT_DEV_CPU)
+        return 0;
+    return ((size_t)rows + 2 * (size_t)ZT_MAX(vocab, max_positions)) * sizeof(int32_t);
+}
+
 static size_t sum_bytes(enum zt_dev_kind kind, int64_t rows, int64_t cols)
 {
     int64_t blocks =

@@ -34,8 +34,6 @@ void zt_embed_forward(struct zt_run *r)
 void zt_embed_backward(struct zt_run *r)
 {
     const struct zt_seg_call *c = r->c;
-    if (r->dry)
-        return;
     struct zt_embed_bwd a = {
         .rows = c->shape->batch * c->shape->seq_len,
         .cols = r->m->cfg.n_embd,
@@ -49,7 +47,7 @@ void zt_embed_backward(struct zt_run *r)
         .accumulate_wte = c->accumulate[WTE],
         .accumulate_wpe = c->accumulate[WPE],
     };
-    c->dev->ops->embed_bwd(c->stream, &a);
+    zt_run_embed_bwd(r, a);
 }
 
 struct head {

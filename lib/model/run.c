@@ -25,6 +25,15 @@ void zt_run_matmul(struct zt_run *r, struct zt_matmul a)
         r->c->dev->ops->matmul(r->c->stream, &a);
 }
 
+void zt_run_embed_bwd(struct zt_run *r, struct zt_embed_bwd a)
+{
+    const struct zt_shape *s = r->c->shape;
+    a.ws =
+        workspace(r, zt_ws_embed_bwd(s->dev_kind, a.rows, a.vocab, a.max_positions), &a.ws_bytes);
+    if (!r->dry)
+        r->c->dev->ops->embed_bwd(r->c->stream, &a);
+}
+
 void zt_run_col_sum(struct zt_run *r, struct zt_col_sum a)
 {
     const struct zt_shape *s = r->c->shape;

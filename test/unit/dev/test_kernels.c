@@ -59,9 +59,19 @@ static void check_embed_bwd(int64_t rows, int64_t cols, enum zt_dtype t, bool ac
     {
         memcpy(got_wte.ref.ptr, dwte.ref.ptr, (size_t)dwte.n * sizeof(float));
         memcpy(got_wpe.ref.ptr, dwpe.ref.ptr, (size_t)dwpe.n * sizeof(float));
-        struct zt_embed_bwd a = {rows,        cols,       VOCAB,     POSITIONS,
-                                 tokens,      positions,  dout.ref,  got_wte.ref,
-                                 got_wpe.ref, accumulate, accumulate};
+        struct zt_embed_bwd a = {
+            .rows = rows,
+            .cols = cols,
+            .vocab = VOCAB,
+            .max_positions = POSITIONS,
+            .tokens = tokens,
+            .positions = positions,
+            .dout = dout.ref,
+            .dwte = got_wte.ref,
+            .dwpe = got_wpe.ref,
+            .accumulate_wte = accumulate,
+            .accumulate_wpe = accumulate,
+        };
         RUN(r, embed_bwd, &a);
         CHECK_TENSOR(r, "dwte", got_wte.ref, got_wte.val, dwte.n, 5e-6);
         CHECK_TENSOR(r, "dwpe", got_wpe.ref, got_wpe.val, dwpe.n, 5e-6);
