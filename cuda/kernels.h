@@ -57,6 +57,7 @@ struct zt_cuda_ctx {
     X(col_sum, zt_col_sum)                                                                         \
     X(attention_fwd, zt_attention)                                                                 \
     X(attention_bwd, zt_attention)                                                                 \
+    X(drop_add, zt_drop_add)                                                                       \
     X(cross_entropy, zt_cross_entropy)                                                             \
     X(update, zt_update)                                                                           \
     X(sum_sq, zt_sum_sq)                                                                           \
