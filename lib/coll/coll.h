@@ -92,6 +92,12 @@ struct zt_coll_ops {
 
     /* Make every pending and later call on all ranks fail with ZT_EPEER. Safe from any thread. */
     void (*abort)(struct zt_coll *c);
+
+    /*
+     * Optional (NULL: nothing to do). Wait until the transport looks at no event of its caller's streams
+     * any more: after they are drained, before they are freed.
+     */
+    void (*drain)(struct zt_coll *c);
     void (*free)(struct zt_coll *c);
 };
 

@@ -361,6 +361,13 @@ struct zt_dev_ops {
     int (*memory)(struct zt_dev *d, size_t *free_bytes, size_t *total_bytes, struct zt_err *err);
 
     /*
+     * Optional (NULL: nothing to do). Page-lock host memory that lies elsewhere than alloc_host(), so
+     * that copies run at full speed and beside other work. It may fail, and copies work without.
+     */
+    int (*pin)(struct zt_dev *d, void *p, size_t bytes, struct zt_err *err);
+    void (*unpin)(struct zt_dev *d, void *p);
+
+    /*
      * Streams. n_threads: OpenMP team of its kernels (CPU). free waits for the queue to empty; no other
      * stream may still come to a wait for an event of this one.
      */

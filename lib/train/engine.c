@@ -145,6 +145,8 @@ static void finish_streams(struct zt_engine *e)
     for (int s = 0; s < ZT_N_STREAMS; s++)
         if (e->streams[s])
             (void)!sync_stream(e->streams[s], &ignored);
+    if (e->coll->ops->drain)
+        e->coll->ops->drain(e->coll);
 }
 
 void zt_engine_release(struct zt_engine *e)

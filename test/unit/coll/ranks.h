@@ -1,6 +1,7 @@
 /*
- * ranks.h: several ranks of shared-memory collectives in one test, as threads or as processes, over
- * a device whose streams run their host calls at once, or when the test says so.
+ * ranks.h: several ranks of collectives in one test, as threads or as processes. Shared memory runs
+ * over a device whose streams carry host calls out at once, or when the test says so; host-staged
+ * collectives (test_staged) over streams of the CPU device, as their copies must run beside the rest.
  */
 #ifndef ZT_TEST_COLL_RANKS_H
 #define ZT_TEST_COLL_RANKS_H
@@ -14,13 +15,15 @@
 #include <unistd.h>
 
 #include "coll/shm.h"
+#include "coll/staged.h"
 
 /* ---- a device with nothing but host calls ---- */
 
 enum { FAKE_QUEUE = 4 };
 
 struct zt_stream {
-    int rc; /* of the first failure; later calls are skipped */
+    struct zt_stream *real; /* of the CPU device; NULL: calls run here */
+    int rc;                 /* of the first failure; later calls are skipped */
     bool deferred;
     int n_queued;
     struct {
@@ -58,8 +61,69 @@ static inline int fake_memory(struct zt_dev *d, size_t *free_bytes, size_t *tota
     return ZT_OK;
 }
 
-static const struct zt_dev_ops fake_ops = {.memory = fake_memory, .host_call = fake_host_call};
+/* What staging needs of a device, by the CPU device. */
+static struct zt_dev *cpu_dev;
+
+static inline int fake_alloc(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err)
+{
+    (void)d;
+    return cpu_dev->ops->alloc(cpu_dev, bytes, out, err);
+}
+
+static inline void fake_free(struct zt_dev *d, void *p, size_t bytes)
+{
+    (void)d;
+    cpu_dev->ops->free(cpu_dev, p, bytes);
+}
+
+static inline struct zt_event fake_record(struct zt_stream *s)
+{
+    return cpu_dev->ops->record(s->real);
+}
+
+static inline void fake_wait(struct zt_stream *s, struct zt_event e)
+{
+    cpu_dev->ops->wait(s->real, e);
+}
+
+static inline void fake_copy(struct zt_stream *s, const struct zt_copy *a)
+{
+    cpu_dev->ops->copy(s->real, a);
+}
+
+static inline void fake_cast(struct zt_stream *s, const struct zt_cast *a)
+{
+    cpu_dev->ops->cast(s->real, a);
+}
+
+static const struct zt_dev_ops fake_ops = {
+    .alloc = fake_alloc,
+    .free = fake_free,
+    .memory = fake_memory,
+    .record = fake_record,
+    .wait = fake_wait,
+    .host_call = fake_host_call,
+    .copy = fake_copy,
+    .cast = fake_cast,
+};
 static struct zt_dev fake_dev = {&fake_ops};
+
+/* 0: shared memory itself. Else host-staged over it, with slots of so many bytes. */
+static size_t staged_slot_bytes;
+
+static inline void fake_stream_init(struct zt_stream *s)
+{
+    if (staged_slot_bytes)
+        ZT_ASSERT(cpu_dev->ops->stream_create(cpu_dev, "fake", 1, &s->real, &s->err) == 0);
+}
+
+/* Wait for what was enqueued. */
+static inline int fake_sync(struct zt_stream *s)
+{
+    if (s->real && !s->rc)
+        s->rc = cpu_dev->ops->sync(cpu_dev->ops->record(s->real), &s->err);
+    return s->rc;
+}
 
 /* ---- one mapping for the ranks of a process, so that TSan sees their accesses meet ---- */
 
@@ -146,11 +210,38 @@ enum { WHY_BYTES = 512 };
             RANK_FAIL(r, "%.300s", (r)->stream.err.msg);                                           \
     } while (0)
 
+/* Wait for what was enqueued on the rank's stream; its failure, in r->stream.err. */
+static inline int rank_done(struct test_rank *r)
+{
+    return fake_sync(&r->stream);
+}
+
+/* Done with a stream. */
+static inline void rank_drain(struct test_rank *r, struct zt_stream *s)
+{
+    if (!s->real)
+        return;
+    fake_sync(s);
+    r->coll->ops->drain(r->coll);
+    cpu_dev->ops->stream_free(s->real);
+}
+
+static inline int rank_join(struct test_rank *r)
+{
+    const struct zt_staged_opts opts = {.slot_bytes = staged_slot_bytes, .n_streams = 2};
+    struct zt_dev *dev = staged_slot_bytes ? cpu_dev : &fake_dev;
+    bool pinned;
+    fake_stream_init(&r->stream);
+    int rc = zt_shm_coll_create_vm(r->job, dev, &r->mesh, r->rank, r->vm, &r->coll, &r->stream.err);
+    if (rc || !staged_slot_bytes)
+        return rc;
+    return zt_staged_coll_create(r->coll, &fake_dev, &opts, &r->coll, &pinned, &r->stream.err);
+}
+
 static inline void *rank_main(void *arg)
 {
     struct test_rank *r = arg;
-    if (zt_shm_coll_create_vm(r->job, &fake_dev, &r->mesh, r->rank, r->vm, &r->coll,
-                              &r->stream.err)) {
+    if (rank_join(r)) {
         snprintf(r->why, WHY_BYTES, "rank %d joining: %.400s", r->rank, r->stream.err.msg);
         zt_shm_job_abort(r->job->control_fd);
         return NULL;
@@ -158,6 +249,7 @@ static inline void *rank_main(void *arg)
     r->body(r);
     if (*r->why)
         zt_shm_job_abort(r->job->control_fd);
+    rank_drain(r, &r->stream);
     r->coll->ops->free(r->coll);
     return NULL;
 }
@@ -220,7 +312,9 @@ static inline void run_ranks(enum test_as as, struct zt_mesh mesh, void (*body)(
                              char *why)
 {
     int n = zt_mesh_world(&mesh);
+    struct zt_err err;
     struct test_job job;
+    ZT_ASSERT(cpu_dev || zt_cpu_dev_create(&cpu_dev, NULL, 0, &err) == 0);
     struct shared_maps maps = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct zt_shm_vm vm = {&maps, shared_map, shared_unmap};
     size_t whys_bytes = (size_t)n * WHY_BYTES;

@@ -1,0 +1,91 @@
+/*
+ * staged_internal.h: inside of the host-staged collectives. staged_kinds.c says what each call moves
+ * and runs; staged.c cuts calls into chunks, enqueues them, and owns the staging memory.
+ */
+#ifndef ZT_COLL_STAGED_INTERNAL_H
+#define ZT_COLL_STAGED_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "coll/staged.h"
+
+struct staged_kind;
+
+enum {
+    STAGED_SLOTS = 2,
+    STAGED_ALIGN_BYTES = 64,
+    STAGED_ALIGN_ELEMS = 64, /* of chunks: pieces then begin at cache lines */
+    STAGED_MAX_ARENAS = 16,
+};
+
+/* What the calls of one stream use. Its counts lie in the staging memory too. */
+struct staged_lane {
+    _Atomic(struct zt_stream *) owner; /* the stream, from its first call on */
+    struct zt_stream *inner;
+    char *slots[STAGED_SLOTS];
+    int64_t *total;                         /* (n_ranks): counts of a call in chunks, compared */
+    int64_t *message;                       /* the same of a message; what comes from the peer */
+    int64_t *counts[2];                     /* (n_ranks): of an all_to_all: sent, received */
+    int64_t *chunk_counts[2][STAGED_SLOTS]; /* (n_ranks): a chunk's part of them */
+};
+
+struct staged_arena {
+    void *p;
+    size_t bytes;
+};
+
+struct staged_coll {
+    struct zt_coll base;
+    struct zt_coll *inner;
+    size_t slot_bytes, staging_bytes;
+    char *staging;
+    bool pinned;
+    int n_arenas;
+    struct staged_arena arenas[STAGED_MAX_ARENAS];
+    int n_lanes;
+    struct staged_lane lanes[ZT_STAGED_MAX_STREAMS];
+};
+
+/* A call while it is enqueued. */
+struct staged_call {
+    struct staged_coll *c;
+    struct zt_stream *s;
+    struct staged_lane *lane;
+    const struct staged_kind *kind;
+    zt_axes group;
+    int n, me;
+    enum zt_dtype dtype, recv_dtype;
+    enum zt_redop redop;
+    int root; /* or peer */
+    const char *send;
+    char *recv;
+    int64_t count; /* elements of a piece: cut into chunks */
+    const int64_t *send_counts, *recv_counts;
+    size_t elem_bytes, recv_elem_bytes;
+};
+
+/* Elements [at, at + n) of every piece of a call, in a slot. */
+struct staged_chunk {
+    int slot;
+    int64_t at, n;
+};
+
+/*
+ * How a call moves a chunk: device to slot on the stream, between ranks on the inner stream, slot to
+ * device. in_pieces, out_pieces: what a slot holds of them; 0: none, -1: one for each member.
+ */
+struct staged_kind {
+    const char *name;
+    void (*load)(const struct staged_call *a, const struct staged_chunk *k);
+    void (*run)(const struct staged_call *a, const struct staged_chunk *k);
+    void (*store)(const struct staged_call *a, const struct staged_chunk *k);
+    int in_pieces, out_pieces;
+};
+
+/* On the call's stream; nothing of 0 bytes. */
+void zt_staged_copy(const struct staged_call *a, void *dst, const void *src, size_t bytes);
+
+extern const struct staged_kind zt_staged_all_reduce, zt_staged_reduce_scatter,
+    zt_staged_all_gather, zt_staged_broadcast, zt_staged_all_to_all, zt_staged_send, zt_staged_recv;
+
+#endif
