@@ -1,7 +1,10 @@
 # zerotrain. `make`, `make test`, `make check`, `make bench`, `make install`.
+# CUDA=0|1: without or with libzerotrain_cuda.so; by default it is built where nvcc and nccl.h are found.
+# CUDA_ARCHS="80 90": the GPUs it is built for.
 # SAN=address|thread: sanitizer build, in its own folder. `make SAN=fuzzer CC=clang-14 fuzzers`: libFuzzer
 # targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build). WERROR=: warnings stay warnings.
 
+comma   := ,
 SAN     ?=
 ifeq ($(origin CC),default)
 CC      := gcc
@@ -59,6 +62,8 @@ TESTS    := $(patsubst test/unit/%.c,$B/test/%,$(sort $(wildcard test/unit/*/tes
 
 all: $B/zerotrain
 
+include cuda/rules.mk
+
 $B/zerotrain: $(CMD_OBJS) $B/libzerotrain.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
@@ -108,7 +113,7 @@ fuzz:
 	done
 
 # Benchmarks are built along, so that they keep up with the interfaces.
-tests: $(TESTS) benches
+tests: $(TESTS) benches $(CUSIM_TESTS)
 
 # Run one layer's unit tests: make unit T=plan
 unit: $(if $T,$(filter $B/test/$T/%,$(TESTS)),$(TESTS))
@@ -117,6 +122,10 @@ unit: $(if $T,$(filter $B/test/$T/%,$(TESTS)),$(TESTS))
 # The whole suite; `make test SUITES="unit cli"` runs parts of it.
 test:
 	test/run.sh $(SUITES)
+
+# Only what concerns CUDA, on the simulator: no GPU is needed.
+test-cuda-sim:
+	test/run.sh cuda
 
 check:
 	scripts/check.sh
@@ -176,5 +185,5 @@ clean:
 
 -include $(LIB_OBJS:.o=.d) $(CMD_OBJS:.o=.d) $(TESTS:=.d)
 
-.PHONY: all tests unit fuzzers fuzz test check tidy benches bench soak dist install clean
+.PHONY: all tests test-cuda-sim unit fuzzers fuzz test check tidy benches bench soak dist install clean
 .SECONDARY:

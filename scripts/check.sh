@@ -24,7 +24,7 @@ find_tool() { tool=$(command -v "$1-14" || command -v "$1"); }
 # llvm_14 NAME: the same, and it is version 14.
 llvm_14() { find_tool "$1" && "$tool" --version | grep -q 'version 14\.'; }
 
-mapfile -t sources < <(git ls-files 'cmd/*.[ch]' 'lib/*.[ch]' 'test/*.[ch]' 'cuda/*')
+mapfile -t sources < <(git ls-files 'cmd/*.[ch]' 'lib/*.[ch]' 'test/*.[ch]' 'test/*.cpp' 'test/*.cu' 'cuda/*.[ch]' 'cuda/*.cu' 'cuda/*.cuh')
 if llvm_14 clang-format; then
     "$tool" --dry-run --Werror "${sources[@]}"
     verdict format $?

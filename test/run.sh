@@ -8,6 +8,7 @@
 #   parity  whole trainings: stages, ranks, accumulation, precision, overlap
 #   asan    unit tests, corpora and a training under AddressSanitizer and UBSan
 #   tsan    tests with threads, and trainings, under ThreadSanitizer
+#   cuda    CUDA's sources on the simulator, release build and both sanitizers
 # Each test prints one line: "ok NAME", "not ok NAME: why" or "skip NAME: why". A program that prints
 # none, or ends badly without saying so, counts as a failure. The last line is the count.
 set -u
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] && [ "${suites[0]}" != all ] ||
-    suites=(check unit fuzz cli fault parity asan tsan)
+    suites=(check unit fuzz cli fault parity asan tsan cuda)
 mkdir -p build
 log=build/test.log
 : >"$log"
@@ -106,6 +107,29 @@ suite_tsan() {
     local -x OMP_NUM_THREADS=1
     unit_tests build/thread dev coll launch train
     run "parity (tsan)" test/parity/run.py --quick build/thread/zerotrain
+}
+
+cuda_tests() { # FOLDER
+    local src name
+    for src in test/cuda/test_*.c test/cuda/test_*.cu; do
+        [ -e "$src" ] || continue
+        name=$(basename "${src%.*}")
+        run "${1#build/}/$name" "$1/$name"
+    done
+}
+suite_cuda() {
+    local why
+    why=$(make -s no-cusim)
+    [ -z "$why" ] || {
+        echo "skip cuda: $why" | tee -a "$log"
+        return
+    }
+    build cusim && CUSIM_LEAKS=1 cuda_tests build/cusim/test
+    build cusim SAN=address &&
+        ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+            cuda_tests build/address/cusim/test
+    build cusim SAN=thread && TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1 \
+        cuda_tests build/thread/cusim/test
 }
 
 for s in "${suites[@]}"; do

@@ -105,8 +105,7 @@ void cusim_atomic_order(const void *p);
 
 /* Checks the launch and puts it into the stream; sets cudaGetLastError(). Owns `args`. */
 void cusim_launch_kernel(const char *name, const void *fn, dim3 grid, dim3 block, size_t smem,
-                         cudaStream_t stream, void (*run)(void *), void *args,
-                         void (*del)(void *));
+                         cudaStream_t stream, void (*run)(void *), void *args, void (*del)(void *));
 void cusim_register_kernel(const void *fn, void (*run)(void *), void *(*pack)(void **args),
                            void (*del)(void *));
 }
@@ -255,14 +254,7 @@ static CUSIM_QUIET unsigned cusim_match(unsigned mask, T v, const char *file, in
 }
 #define __match_any_sync(m, v) cusim_match(m, v, __FILE__, __LINE__)
 
-enum cusim_reduction {
-    CUSIM_ADD,
-    CUSIM_MIN,
-    CUSIM_MAX,
-    CUSIM_AND,
-    CUSIM_OR,
-    CUSIM_XOR
-};
+enum cusim_reduction { CUSIM_ADD, CUSIM_MIN, CUSIM_MAX, CUSIM_AND, CUSIM_OR, CUSIM_XOR };
 
 template <class T> static inline T cusim_combine(int op, T a, T b)
 {
@@ -364,7 +356,8 @@ template <class... P, void (*K)(P...)> struct cusim_registration<K> {
     }
     cusim_registration()
     {
-        cusim_register_kernel((const void *)K, &cusim_call<P...>::run, pack, &cusim_call<P...>::del);
+        cusim_register_kernel((const void *)K, &cusim_call<P...>::run, pack,
+                              &cusim_call<P...>::del);
     }
 };
 #define CUSIM_CAT_(a, b) a##b

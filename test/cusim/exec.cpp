@@ -653,8 +653,9 @@ void cusim::run_kernel(const char *name, dim3 grid, dim3 block, size_t smem, voi
         const size_t plane = (size_t)grid.x * grid.y;
         x->set = (int)(i & 1);
         x->tags = tags ? &tags[i] : nullptr;
-        begin_block(x, {(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / plane)},
-                    block, grid);
+        begin_block(
+            x, {(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / plane)},
+            block, grid);
         go_on(x, &x->main, false);
         end_block(x);
     }

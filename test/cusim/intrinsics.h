@@ -259,7 +259,7 @@ template <class To, class From> static inline To cusim_to_int(From x)
         return 0;
     const double lo = (double)std::numeric_limits<To>::min();
     const double hi = -lo > 0 ? -lo : 2.0 * (double)(std::numeric_limits<To>::max() / 2 + 1);
-    return x <= (From)lo    ? std::numeric_limits<To>::min()
+    return x <= (From)lo   ? std::numeric_limits<To>::min()
            : x >= (From)hi ? std::numeric_limits<To>::max()
                            : (To)x;
 }

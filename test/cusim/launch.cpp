@@ -43,7 +43,8 @@ cudaError_t check_launch(const char *name, const void *fn, dim3 grid, dim3 block
 {
     const size_t threads = (size_t)block.x * block.y * block.z;
     if (threads == 0 || threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64)
-        return misuse(cudaErrorInvalidConfiguration, name, "a block of 0 or more than 1024 threads");
+        return misuse(cudaErrorInvalidConfiguration, name,
+                      "a block of 0 or more than 1024 threads");
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
         grid.z > 65535)
         return misuse(cudaErrorInvalidConfiguration, name,

@@ -265,7 +265,7 @@ int report_memory_leaks()
     locked lock;
     int n = 0;
     for (auto &r : all().ranges) {
-        const char *kind = r.second.registered ? "registered"
+        const char *kind = r.second.registered        ? "registered"
                            : r.second.where == DEVICE ? "device"
                                                       : "pinned";
         fprintf(stderr, "cusim: leak: %zu bytes of %s memory, device %d\n", r.second.bytes, kind,
@@ -293,7 +293,8 @@ cudaError_t cudaFree(void *p)
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     CUSIM_ENTER(cudaHostAlloc, cudaErrorMemoryAllocation);
-    if (flags & ~(unsigned)(cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined))
+    if (flags &
+        ~(unsigned)(cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined))
         return refuse("cudaHostAlloc(flags %#x)", flags);
     return allocate(p, bytes, PINNED);
 }

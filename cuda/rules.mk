@@ -1,0 +1,126 @@
+# CUDA: libzerotrain_cuda.so by nvcc, and the same sources on the simulator (test/cusim). A part of the
+# Makefile.
+#   $B/libzerotrain_cuda.so         for GPUs; where nvcc and nccl.h are found, or CUDA=1
+#   $B/cusim/libzerotrain_cuda.so   the sources as C++, linked with the simulator: needs only CUDA's headers
+#   $B/cusim/fake/                  the simulator as libcudart.so.13, libcublasLt.so.13, libnccl.so.2, for the
+#                                   library that nvcc built
+#   $B/cusim/test/NAME              test/cuda/test_NAME.c or .cu on the simulator
+#   $B/cuda/test/NAME               the same on a GPU (make cuda-tests)
+
+CUDA_HOME  ?= $(or $(firstword $(wildcard /usr/local/cuda)),$(patsubst %/bin/nvcc,%,$(shell command -v nvcc)))
+NVCC       ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
+CUDA_HOME  := $(or $(CUDA_HOME),/usr/local/cuda)
+CUDA_INC   := $(CUDA_HOME)/include
+NCCL_H     := $(firstword $(wildcard $(CUDA_INC)/nccl.h /usr/include/nccl.h))
+CUDA       ?= $(if $(and $(NVCC),$(NCCL_H)),1,0)
+CUDA_ARCHS ?= 80 90 100
+
+# Sanitizers see nothing of a GPU: only the simulator is built with them.
+HAVE_CUDA  := $(if $(filter 1,$(CUDA)),$(if $(SAN),,1))
+HAVE_CUSIM := $(and $(wildcard $(CUDA_INC)/cuda_runtime_api.h),$(wildcard $(CUDA_INC)/cublasLt.h),$(NCCL_H))
+
+CUDA_CU    := $(sort $(wildcard cuda/*.cu))
+CUDA_C     := $(sort $(wildcard cuda/*.c))
+CUSIM_CPP  := $(sort $(wildcard test/cusim/*.cpp))
+TESTS_CU   := $(sort $(wildcard test/cuda/test_*.cu))
+TESTS_CU_C := $(sort $(wildcard test/cuda/test_*.c))
+CUDA_NAMES := $(patsubst test/cuda/%.cu,%,$(TESTS_CU)) $(patsubst test/cuda/%.c,%,$(TESTS_CU_C))
+
+# What the library needs of lib/: position independent, its names hidden, taken from an archive.
+CUDA_LIB_C := $(sort $(wildcard lib/base/*.c lib/dev/*.c lib/coll/*.c))
+CUDA_LIB_C := $(filter-out $(ISA_SRCS),$(CUDA_LIB_C))
+CUDA_FLAGS := -fPIC -fvisibility=hidden -isystem $(CUDA_INC)
+
+$B/pic/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(CUDA_FLAGS) -MMD -MP -c -o $@ $<
+
+$B/pic/libzerotrain.a: $(CUDA_LIB_C:%.c=$B/pic/%.o)
+	rm -f $@ && $(AR) rcs $@ $^
+
+# ---- For GPUs ----
+
+GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+            -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+NVFLAGS  := -std=c++17 -O3 -lineinfo $(GENCODE) -cudart shared -Ilib -Itest -Icuda \
+            -Xcompiler -Wall,-fPIC,-fvisibility=hidden$(if $(WERROR),$(comma)$(WERROR))
+# The same arithmetic as the optimizers of the CPU (lib/dev/adam.h).
+$B/nv/cuda/optim.o: NVFLAGS += -fmad=false
+CUDA_LINK = -Wl,-Bsymbolic,-z,defs,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib64
+
+$B/nv/%.o: %.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$B/libzerotrain_cuda.so: $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/pic/libzerotrain.a cuda/exports.map
+	$(CXX) -shared $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(CUDA_LINK) -Wl,--version-script=cuda/exports.map \
+	    -lcudart -lcublasLt -l:libnccl.so.2 -lm -pthread
+
+# The folder has to be complete: while it grows, a part of it cannot be linked.
+CUDA_READY := $(and $(CUDA_CU),$(wildcard cuda/device.c),$(wildcard cuda/nccl.c))
+ifneq ($(and $(HAVE_CUDA),$(CUDA_READY)),)
+all: $B/libzerotrain_cuda.so
+endif
+
+$B/cuda/test/%: $B/nv/test/cuda/%.o $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/libzerotrain.a
+	@mkdir -p $(@D)
+	$(CXX) $(LDFLAGS) -o $@ $^ $(CUDA_LINK) -lcudart -lcublasLt -l:libnccl.so.2 $(LDLIBS)
+$B/nv/test/cuda/%.o: test/cuda/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -isystem $(CUDA_INC) -MMD -MP -c -o $@ $<
+cuda-tests: $(CUDA_NAMES:%=$B/cuda/test/%)
+
+# ---- On the simulator ----
+
+# The simulator itself is not compiled for ThreadSanitizer, it tells it what CUDA promises (sim.h).
+# -fno-builtin: copies go through the sanitizers' functions. Kernels are optimised less with sanitizers,
+# as all else.
+CUSIM_SAN   := $(if $(filter address,$(SAN)),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+CUSIM_FLAGS := -std=c++20 -g $(if $(SAN),-O1,-O2) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread \
+               -fno-strict-aliasing -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-attributes \
+               $(CUDA_FLAGS) -DZT_CUSIM -Ilib -Itest -Icuda $(CUSIM_SAN)
+KERNEL_SAN  := $(if $(filter thread,$(SAN)),-fsanitize=thread -Wno-tsan)
+SIM_SAN     := $(if $(filter thread,$(SAN)),-DCUSIM_TSAN) -fno-builtin
+
+$B/cusim/%.o: %.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ $(CUSIM_FLAGS) $(KERNEL_SAN) -MMD -MP -c -o $@ $<
+
+$B/cusim/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(CXX) $(CUSIM_FLAGS) $(SIM_SAN) -MMD -MP -c -o $@ $<
+
+# A function for each one that the headers of CUDA declare, which refuses by name; those that the
+# simulator has take its place.
+$B/cusim/unmodelled.c: test/cusim/unmodelled.sh $(wildcard $(CUDA_INC)/cuda_runtime_api.h)
+	@mkdir -p $(@D)
+	test/cusim/unmodelled.sh $(CUDA_INC) $(NCCL_H) >$@
+
+$B/cusim/unmodelled.o: $B/cusim/unmodelled.c
+	$(CC) -std=c11 -fPIC -c -o $@ $<
+
+CUSIM_OBJS   := $(CUSIM_CPP:%.cpp=$B/cusim/%.o) $B/cusim/unmodelled.o
+CUSIM_KERNEL := $(CUDA_CU:%.cu=$B/cusim/%.o)
+CUSIM_LIBS   := -ldnnl -lm -pthread -ldl
+
+$B/cusim/libzerotrain_cuda.so: $(CUSIM_KERNEL) $(CUDA_C:%.c=$B/pic/%.o) $(CUSIM_OBJS) $B/pic/libzerotrain.a cuda/exports.map
+	$(CXX) -shared $(LDFLAGS) -o $@ $(filter %.o %.a,$^) -Wl,-Bsymbolic,--version-script=cuda/exports.map $(CUSIM_LIBS)
+
+$B/cusim/test/%: $B/cusim/test/cuda/%.o $(CUSIM_KERNEL) $(CUDA_C:%.c=$B/pic/%.o) $(CUSIM_OBJS) $B/libzerotrain.a
+	@mkdir -p $(@D)
+	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$B/cusim/test/cuda/%.o: test/cuda/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -DZT_CUSIM -isystem $(CUDA_INC) -MMD -MP -c -o $@ $<
+
+# Says why there is no simulator, or nothing.
+no-cusim:
+	@:$(if $(HAVE_CUSIM),,; echo "cuda_runtime_api.h, cublasLt.h or nccl.h is not in $(CUDA_INC)")
+
+ifneq ($(HAVE_CUSIM),)
+CUSIM_TESTS := $(CUDA_NAMES:%=$B/cusim/test/%)
+endif
+cusim: $(CUSIM_TESTS) $(if $(and $(HAVE_CUSIM),$(CUDA_READY)),$B/cusim/libzerotrain_cuda.so)
+
+-include $(wildcard $B/pic/*/*.d $B/pic/*/*/*.d $B/nv/*/*.d $B/nv/*/*/*.d $B/cusim/*/*.d $B/cusim/*/*/*.d)
+.PHONY: cusim no-cusim cuda-tests
