@@ -38,6 +38,7 @@ struct front {
     pid_t agent; /* 0: not started, or reaped */
     int agent_status;
     bool greeted, ended;
+    bool shared;        /* rank 0's SHARE was passed on */
     int end_signal;     /* what the agent said ended it */
     struct zt_err lost; /* code set: the link to the agent failed, and why */
     struct zt_err fail; /* code set: the agent could not start the job */
@@ -147,6 +148,7 @@ static int send_job(struct front *f, struct zt_err *err)
         .world = o->n_workers,
         .threads = o->threads,
         .own = !o->program,
+        .device = o->device,
         .grace_ns = (int64_t)((o->grace_s > 0 ? o->grace_s : 3) * 1e9),
         .silence_ns = (int64_t)((o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3) * 1e9),
         .recipe = (char *)o->recipe,
@@ -239,6 +241,12 @@ static int handle_frame(struct front *f, const struct zt_frame *frame, struct zt
         return on_line(f, c, err);
     case ZT_FRAME_REPORT:
         return on_report(f, c, err);
+    case ZT_FRAME_SHARE: /* to the agents of all hosts */
+        if (f->shared || frame->len > ZT_SHARE_MAX_BYTES)
+            return zt_err_set(err, ZT_EPROTO, "malformed or second SHARE frame");
+        f->shared = true;
+        zt_frame_put(&f->link.out, ZT_FRAME_SHARE, frame->data, frame->len);
+        return 0;
     case ZT_FRAME_EXIT:
         return on_exit_frame(f, frame, err);
     case ZT_FRAME_NOTICE:

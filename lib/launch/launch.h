@@ -6,7 +6,8 @@
  * The front end starts one agent per node: here by fork/exec, later over SSH; to it an agent is two
  * descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
  * STOP, PAUSE, RESUME, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
- * worker's own messages), NOTICE, EXIT, END. Nothing is on a command line, nothing listens.
+ * worker's own messages), NOTICE, EXIT, END. Up and down again: SHARE (what rank 0 gives to all ranks).
+ * Nothing is on a command line, nothing listens.
  *
  * Endings. A worker dies: the agent aborts the shared-memory collectives, reports, and the front end
  * stops every other one within 5 s. The front end dies (EOF, or no heartbeat for 15 s): the agent ends
@@ -32,6 +33,17 @@ enum {
     ZT_LAUNCH_MAX_WORKERS = 256,   /* on one host; our own workers at most ZT_SHM_MAX_RANKS */
     ZT_RECIPE_MAX_BYTES = 4 << 20, /* of opts->recipe */
     ZT_REPORT_MAX_BYTES = 1 << 20, /* of one report */
+    ZT_SHARE_MAX_BYTES = 4096,     /* of what rank 0 gives to all */
+};
+
+/* Collectives between GPUs, as asked for; between CPU workers there is one kind. */
+enum zt_transport { ZT_TRANSPORT_AUTO, ZT_TRANSPORT_NCCL, ZT_TRANSPORT_STAGED, ZT_N_TRANSPORTS };
+
+/* What our own workers compute on. The launcher only hands it on. */
+struct zt_worker_device {
+    bool gpu;          /* the only one that CUDA_VISIBLE_DEVICES shows to a worker; else the CPU */
+    int ranks_per_gpu; /* more than 1: testing */
+    enum zt_transport transport;
 };
 
 enum zt_log_stream { ZT_LOG_STDOUT, ZT_LOG_STDERR };
@@ -63,10 +75,11 @@ struct zt_launch_opts {
     const char *recipe; /* the resolved recipe, handed to every worker */
     size_t recipe_len;
     const char *const *devices; /* (n_workers) CUDA_VISIBLE_DEVICES entry of each, or NULL: as is */
-    int threads;                /* OpenMP threads of a worker; 0: leave OMP_NUM_THREADS as it is */
-    double grace_s;             /* between SIGTERM and SIGKILL; 0: 3 s */
-    double silence_s;           /* after which a silent front end or agent is dead; 0: 15 s */
-    const char *rank_log_dir;   /* also write each rank's lines to DIR/rank-N.log; NULL: no */
+    struct zt_worker_device device; /* zeroed: CPU */
+    int threads;              /* OpenMP threads of a worker; 0: leave OMP_NUM_THREADS as it is */
+    double grace_s;           /* between SIGTERM and SIGKILL; 0: 3 s */
+    double silence_s;         /* after which a silent front end or agent is dead; 0: 15 s */
+    const char *rank_log_dir; /* also write each rank's lines to DIR/rank-N.log; NULL: no */
     struct zt_launch_sink sink;
 };
 
@@ -111,11 +124,15 @@ struct zt_worker {
     int shm_control_fd; /* these and n_arenas: the zt_shm_job of coll.h */
     int *shm_arena_fds; /* (n_arenas), one of every worker on this host */
     int n_arenas;
+    struct zt_worker_device device;
     char *recipe; /* NUL-terminated */
     size_t recipe_len;
     uint8_t secret[32];   /* of the job; never logged */
     struct zt_link *link; /* to the agent */
     bool stop;
+    bool got_share;
+    size_t share_len;
+    uint8_t share[ZT_SHARE_MAX_BYTES]; /* like the secret */
 };
 
 /* Blocks until the agent has said what to do. */
@@ -124,6 +141,13 @@ int zt_worker_join(struct zt_worker *w, struct zt_err *err) ZT_MUST_CHECK;
 /* Blocks while the front end is slow to read. len <= ZT_REPORT_MAX_BYTES. ZT_EPEER: agent gone. */
 int zt_worker_report(struct zt_worker *w, const char *json, size_t len,
                      struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * Rank 0 gives n bytes at `bytes`; all ranks (it too) get them there. Once in a job, by all ranks, with
+ * the same n <= ZT_SHARE_MAX_BYTES. Blocks until they come. They travel as the secret does: through
+ * agents and front end, never in a file, a log or on a command line. ZT_EPEER: the agent is gone.
+ */
+int zt_worker_share(struct zt_worker *w, void *bytes, size_t n, struct zt_err *err) ZT_MUST_CHECK;
 
 /* Ctrl-C, or the agent is gone: finish this step and end. Does not block; stays true. */
 bool zt_worker_stop_requested(struct zt_worker *w);

@@ -12,6 +12,21 @@
 
 enum { JOB_OWN = 1, JOB_DEVICES = 2 };
 
+void zt_device_put(const struct zt_worker_device *d, struct zt_str *out)
+{
+    zt_put_u32(out, d->gpu);
+    zt_put_u32(out, (uint32_t)d->ranks_per_gpu);
+    zt_put_u32(out, d->transport);
+}
+
+void zt_device_get(struct zt_worker_device *d, struct zt_cursor *c)
+{
+    uint32_t gpu = zt_get_u32(c), ranks = zt_get_u32(c), transport = zt_get_u32(c);
+    if (gpu > 1 || ranks > ZT_LAUNCH_MAX_WORKERS || transport >= ZT_N_TRANSPORTS)
+        c->bad = true;
+    *d = (struct zt_worker_device){gpu, (int)ranks, (enum zt_transport)transport};
+}
+
 void zt_job_put(const struct zt_job *job, struct zt_str *out)
 {
     zt_put_u32(out, (uint32_t)job->n_workers);
@@ -21,6 +36,7 @@ void zt_job_put(const struct zt_job *job, struct zt_str *out)
     zt_put_u32(out, (job->own ? JOB_OWN : 0) | (job->devices ? JOB_DEVICES : 0));
     zt_put_u32(out, (uint32_t)(job->grace_ns / 1000000));
     zt_put_u32(out, (uint32_t)(job->silence_ns / 1000000));
+    zt_device_put(&job->device, out);
     zt_str_add(out, job->secret, sizeof job->secret);
     zt_put_blob(out, job->recipe, job->recipe_len);
     for (int i = 0; job->devices && i < job->n_workers; i++)
@@ -68,6 +84,7 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     uint32_t threads = zt_get_u32(&c), flags = zt_get_u32(&c);
     job->grace_ns = (int64_t)zt_get_u32(&c) * 1000000;
     job->silence_ns = (int64_t)zt_get_u32(&c) * 1000000;
+    zt_device_get(&job->device, &c);
     const unsigned char *secret = zt_get_bytes(&c, sizeof job->secret);
     if (c.bad || n < 1 || n > ZT_LAUNCH_MAX_WORKERS || world > INT32_MAX || first > world ||
         n > world - first || threads > ZT_JOB_THREADS_MAX)

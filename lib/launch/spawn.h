@@ -15,6 +15,7 @@ enum { ZT_JOB_THREADS_MAX = 4096 };
 struct zt_job {
     int n_workers, first_rank, world, threads;
     bool own; /* workers are ours: they get a socket and shared memory */
+    struct zt_worker_device device;
     int64_t grace_ns, silence_ns;
     uint8_t secret[32];
     char *recipe;
@@ -27,6 +28,10 @@ struct zt_job {
 int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err) ZT_MUST_CHECK;
 void zt_job_put(const struct zt_job *job, struct zt_str *out);
 void zt_job_release(struct zt_job *job);
+
+/* A part of JOB and TASK frames; what cannot be sets c->bad. */
+void zt_device_put(const struct zt_worker_device *d, struct zt_str *out);
+void zt_device_get(struct zt_worker_device *d, struct zt_cursor *c);
 
 struct zt_proc {
     int rank;

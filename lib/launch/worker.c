@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "launch/link.h"
+#include "launch/spawn.h"
 
 static int get_task(struct zt_worker *w, const struct zt_frame *f, struct zt_err *err)
 {
@@ -21,6 +22,7 @@ static int get_task(struct zt_worker *w, const struct zt_frame *f, struct zt_err
     const unsigned char *fds = c.p;
     if (n_arenas > ZT_LAUNCH_MAX_WORKERS || !zt_get_bytes(&c, 4 * (size_t)n_arenas))
         return zt_err_set(err, ZT_EPROTO, "malformed TASK frame");
+    zt_device_get(&w->device, &c);
     const unsigned char *secret = zt_get_bytes(&c, sizeof w->secret);
     const unsigned char *recipe = zt_get_blob(&c, &w->recipe_len);
     if (!zt_cursor_done(&c))
@@ -36,6 +38,16 @@ static int get_task(struct zt_worker *w, const struct zt_frame *f, struct zt_err
     return 0;
 }
 
+static int get_share(struct zt_worker *w, const struct zt_frame *f, struct zt_err *err)
+{
+    if (w->got_share || f->len > sizeof w->share)
+        return zt_err_set(err, ZT_EPROTO, "malformed or second SHARE frame");
+    w->got_share = true;
+    w->share_len = f->len;
+    memcpy(w->share, f->data, f->len);
+    return 0;
+}
+
 /* Take what the agent has sent, without blocking. */
 static int take_frames(struct zt_worker *w, struct zt_err *err)
 {
@@ -47,6 +59,8 @@ static int take_frames(struct zt_worker *w, struct zt_err *err)
                 w->stop = true;
             else if (f.type == ZT_FRAME_TASK && !w->recipe)
                 rc = get_task(w, &f, err);
+            else if (f.type == ZT_FRAME_SHARE)
+                rc = get_share(w, &f, err);
             else if (f.type != ZT_FRAME_HELLO)
                 rc = zt_err_set(err, ZT_EPROTO, "frame of unexpected type %u", f.type);
             if (rc < 0)
@@ -96,13 +110,11 @@ int zt_worker_join(struct zt_worker *w, struct zt_err *err)
     return 0;
 }
 
-int zt_worker_report(struct zt_worker *w, const char *json, size_t len, struct zt_err *err)
+static int send_frame(struct zt_worker *w, enum zt_frame_type type, const void *bytes, size_t n,
+                      struct zt_err *err)
 {
-    if (len > ZT_REPORT_MAX_BYTES)
-        return zt_err_set(err, ZT_EINPUT, "a report of %zu bytes; the limit is %d", len,
-                          ZT_REPORT_MAX_BYTES);
     if (w->link->wfd >= 0)
-        zt_frame_put(&w->link->out, ZT_FRAME_REPORT, json, len);
+        zt_frame_put(&w->link->out, type, bytes, n);
     for (;;) {
         zt_link_flush(w->link);
         if (w->link->wfd < 0)
@@ -113,6 +125,32 @@ int zt_worker_report(struct zt_worker *w, const char *json, size_t len, struct z
         if (rc)
             return rc;
     }
+}
+
+int zt_worker_report(struct zt_worker *w, const char *json, size_t len, struct zt_err *err)
+{
+    if (len > ZT_REPORT_MAX_BYTES)
+        return zt_err_set(err, ZT_EINPUT, "a report of %zu bytes; the limit is %d", len,
+                          ZT_REPORT_MAX_BYTES);
+    return send_frame(w, ZT_FRAME_REPORT, json, len, err);
+}
+
+int zt_worker_share(struct zt_worker *w, void *bytes, size_t n, struct zt_err *err)
+{
+    ZT_ASSERT_CMP(n, <=, ZT_SHARE_MAX_BYTES);
+    int rc = w->rank == 0 ? send_frame(w, ZT_FRAME_SHARE, bytes, n, err) : 0;
+    while (!rc && !w->got_share) {
+        rc = wait_for(w->link->rfd, POLLIN, err);
+        if (!rc)
+            rc = take_frames(w, err);
+    }
+    if (!rc && w->share_len != n)
+        rc = zt_err_set(err, ZT_EPROTO, "rank 0 shares %zu bytes, not %zu", w->share_len, n);
+    if (rc)
+        return rc;
+    memcpy(bytes, w->share, n);
+    explicit_bzero(w->share, sizeof w->share);
+    return 0;
 }
 
 bool zt_worker_stop_requested(struct zt_worker *w)
@@ -135,5 +173,6 @@ void zt_worker_release(struct zt_worker *w)
     free(w->shm_arena_fds);
     free(w->recipe);
     explicit_bzero(w->secret, sizeof w->secret);
+    explicit_bzero(w->share, sizeof w->share);
     memset(w, 0, sizeof *w);
 }

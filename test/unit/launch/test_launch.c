@@ -39,6 +39,35 @@ static int worker_report(struct zt_worker *w)
     return rc ? 1 : 0;
 }
 
+/* What rank 0 gives comes to all, and with the task came what the launcher was told of devices. */
+static int worker_share(struct zt_worker *w)
+{
+    char bytes[100] = "nothing", text[200];
+    struct zt_err err;
+    if (w->rank == 0)
+        snprintf(bytes, sizeof bytes, "tr0mbone");
+    if (zt_worker_share(w, bytes, sizeof bytes, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    snprintf(text, sizeof text, "got %s gpu %d per %d transport %d visible %s", bytes,
+             w->device.gpu, w->device.ranks_per_gpu, w->device.transport,
+             getenv("CUDA_VISIBLE_DEVICES"));
+    return zt_worker_report(w, text, strlen(text), &err) ? 1 : 0;
+}
+
+/* Rank 1 has nothing to give. */
+static int worker_share_unasked(struct zt_worker *w)
+{
+    struct zt_err err;
+    char byte = 0;
+    if (w->rank == 1)
+        w->rank = 0;
+    else
+        poll(NULL, 0, -1);
+    return zt_worker_share(w, &byte, 1, &err) ? 1 : 0;
+}
+
 /* End when asked to. */
 static int worker_soft(struct zt_worker *w)
 {
@@ -109,6 +138,10 @@ static int worker_main(void)
     int rc = 1;
     if (strcmp(what, "report") == 0)
         rc = worker_report(&w);
+    else if (strcmp(what, "share") == 0)
+        rc = worker_share(&w);
+    else if (strcmp(what, "share_unasked") == 0)
+        rc = worker_share_unasked(&w);
     else if (strcmp(what, "soft") == 0)
         rc = worker_soft(&w);
     else if (strcmp(what, "peer_lost") == 0)
@@ -265,6 +298,32 @@ TEST(launch_workers_get_their_task)
     release_job(&j);
 }
 
+TEST(launch_rank_0_shares_with_all)
+{
+    static const char *const devices[] = {"GPU-7", "GPU-7", "2"};
+    struct job j = {.opts = {.devices = devices, .device = {true, 2, ZT_TRANSPORT_STAGED}}};
+    run_job(&j, 3, "share");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 0);
+    CHECK_INT(j.n_reports, 3);
+    CHECK_HAS(j.reports.buf, "0 got tr0mbone gpu 1 per 2 transport 2 visible GPU-7\n");
+    CHECK_HAS(j.reports.buf, "1 got tr0mbone gpu 1 per 2 transport 2 visible GPU-7\n");
+    CHECK_HAS(j.reports.buf, "2 got tr0mbone gpu 1 per 2 transport 2 visible 2\n");
+    CHECK(!strstr(zt_str_get(&j.lines), "tr0mbone") && !strstr(zt_str_get(&j.notices), "tr0m"));
+    release_job(&j);
+}
+
+TEST(launch_only_rank_0_shares)
+{
+    struct job j = {0};
+    run_job(&j, 2, "share_unasked");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.first_rank, 1);
+    CHECK_HAS(j.notices.buf,
+              "rank 1 is ended: its messages make no sense: unexpected frame (type 9");
+    release_job(&j);
+}
+
 TEST(launch_most_workers)
 {
     struct job j = {0};
@@ -370,7 +429,7 @@ TEST(launch_agent_of_another_version)
     struct job j = {0};
     run_with_agent(&j, "version");
     CHECK_INT(j.rc, ZT_EPROTO);
-    CHECK_HAS(j.err.msg, "the other end speaks protocol version 9, this zerotrain version 1");
+    CHECK_HAS(j.err.msg, "the other end speaks protocol version 9, this zerotrain version 2");
     release_job(&j);
 }
 
