@@ -163,7 +163,7 @@ soak: all
 	test/soak/run.py $B/zerotrain
 
 # What git has, as zerotrain-VERSION.tar.gz.
-VERSION = $(shell sed -n 's/^\#define ZT_VERSION "\(.*\)"/\1/p' cmd/cmd.h)
+VERSION = $(shell sed -n 's/^\#define ZT_VERSION "\(.*\)"/\1/p' lib/base/version.h)
 dist:
 	@mkdir -p build
 	git archive --format=tar.gz --prefix=zerotrain-$(VERSION)/ -o build/zerotrain-$(VERSION).tar.gz HEAD

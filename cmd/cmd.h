@@ -7,9 +7,8 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "base/version.h"
 #include "recipe/recipe.h"
-
-#define ZT_VERSION "0.1.0"
 
 /*
  * Exit codes, as numbered in zerotrain(1); 128 + N stands for death by signal N. ZT_EXIT_PEER_LOST

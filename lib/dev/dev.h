@@ -122,8 +122,13 @@ struct zt_norm_bwd {
  * then + residual. accumulate goes with no other epilogue. aux and residual are (m, n) with ldc.
  * residual may be C's own memory when the epilogue is NONE. fp32 accumulation. k = 0 is a product
  * of zeros.
+ *
+ * A product that gives the gradient of a weight may give that of its bias along: the sums over k of op(A),
+ * or of op(B) (+ what is there if accumulate). The one summed over is stored with k first: trans_a, or not
+ * trans_b. The same numbers as zt_col_sum's.
  */
 enum zt_epilogue { ZT_EPI_NONE, ZT_EPI_GELU, ZT_EPI_DGELU };
+enum zt_bias_grad { ZT_BIAS_GRAD_NONE, ZT_BIAS_GRAD_A, ZT_BIAS_GRAD_B };
 
 struct zt_matmul {
     int64_t m, n, k;
@@ -135,6 +140,8 @@ struct zt_matmul {
     struct zt_ref residual; /* (m, n), optional */
     struct zt_ref aux;      /* (m, n): out of GELU (optional), in of DGELU */
     struct zt_ref c;
+    enum zt_bias_grad bias_grad_of;
+    struct zt_ref bias_grad; /* (m) of A, (n) of B */
     void *ws;
     size_t ws_bytes; /* >= zt_ws_matmul() */
 };
@@ -148,6 +155,22 @@ struct zt_col_sum {
     void *ws;
     size_t ws_bytes; /* >= zt_ws_col_sum() */
 };
+
+/* What a product's bias_grad stands for, for devices that have no better way. */
+static inline struct zt_col_sum zt_bias_grad_sum(const struct zt_matmul *a)
+{
+    const bool of_a = a->bias_grad_of == ZT_BIAS_GRAD_A;
+    struct zt_col_sum s;
+    s.rows = a->k;
+    s.cols = of_a ? a->m : a->n;
+    s.ld = of_a ? a->lda : a->ldb;
+    s.x = of_a ? a->a : a->b;
+    s.out = a->bias_grad;
+    s.accumulate = a->accumulate;
+    s.ws = a->ws;
+    s.ws_bytes = a->ws_bytes;
+    return s;
+}
 
 /*
  * Causal attention without a (T, T) matrix in memory (Dao et al., FlashAttention, 2022):
@@ -352,7 +375,8 @@ struct zt_dev_ops {
     enum zt_dev_kind kind;
 
     /*
-     * Memory. alloc: zero-filled, 2 MiB aligned, touched, huge pages where there are any. Blocking.
+     * Memory. alloc: zero-filled, 2 MiB aligned (CUDA: as cudaMalloc has it), touched, huge pages where
+     * there are any. Blocking.
      */
     int (*alloc)(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err);
     void (*free)(struct zt_dev *d, void *p, size_t bytes);

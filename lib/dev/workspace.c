@@ -49,12 +49,16 @@ int64_t zt_mm_sum_rows(const struct zt_matmul *s)
 
 size_t zt_ws_matmul(enum zt_dev_kind kind, const struct zt_matmul *shape, int n_threads)
 {
-    (void)n_threads;
-    if (kind == ZT_DEV_CUDA)
-        return cuda_matmul_bytes;
-    struct zt_mm_layout l;
-    zt_mm_layout(shape, &l);
-    return l.a_bytes + l.b_bytes + l.c_bytes;
+    size_t bytes = cuda_matmul_bytes, sum = 0;
+    if (kind == ZT_DEV_CPU) {
+        struct zt_mm_layout l;
+        zt_mm_layout(shape, &l);
+        bytes = l.a_bytes + l.b_bytes + l.c_bytes;
+    }
+    if (shape->bias_grad_of != ZT_BIAS_GRAD_NONE) /* comes after the product, in its memory */
+        sum = zt_ws_col_sum(kind, shape->k,
+                            shape->bias_grad_of == ZT_BIAS_GRAD_A ? shape->m : shape->n, n_threads);
+    return ZT_MAX(bytes, sum);
 }
 
 /* CUDA: for each token and position its rows (cuda/embed.cu): two numbers each, and one a row. */

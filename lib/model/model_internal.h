@@ -62,7 +62,6 @@ struct zt_run {
 /* Issue a kernel; ws is filled in. */
 void zt_run_matmul(struct zt_run *r, struct zt_matmul a);
 void zt_run_embed_bwd(struct zt_run *r, struct zt_embed_bwd a);
-void zt_run_col_sum(struct zt_run *r, struct zt_col_sum a);
 void zt_run_attention_fwd(struct zt_run *r, struct zt_attention a);
 void zt_run_attention_bwd(struct zt_run *r, struct zt_attention a);
 

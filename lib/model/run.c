@@ -34,14 +34,6 @@ void zt_run_embed_bwd(struct zt_run *r, struct zt_embed_bwd a)
         r->c->dev->ops->embed_bwd(r->c->stream, &a);
 }
 
-void zt_run_col_sum(struct zt_run *r, struct zt_col_sum a)
-{
-    const struct zt_shape *s = r->c->shape;
-    a.ws = workspace(r, zt_ws_col_sum(s->dev_kind, a.rows, a.cols, s->n_threads), &a.ws_bytes);
-    if (!r->dry)
-        r->c->dev->ops->col_sum(r->c->stream, &a);
-}
-
 /* One product of all heads: 2 head_dim for each of the T (T + 1) / 2 causal pairs. */
 static double attention_product_flops(const struct zt_attention *a)
 {
@@ -214,18 +206,12 @@ void zt_linear_grads(struct zt_run *r, const struct zt_linear *l, int64_t rows, 
         .b = l->out_in ? x : dy,
         .c = r->c->grads[l->w],
     };
+    if (l->b >= 0) { /* of the same unit, so it accumulates as the weight does */
+        ZT_ASSERT_CMP(r->c->accumulate[l->b], ==, r->c->accumulate[l->w]);
+        dw.bias_grad_of = l->out_in ? ZT_BIAS_GRAD_A : ZT_BIAS_GRAD_B;
+        dw.bias_grad = r->c->grads[l->b];
+    }
     zt_run_matmul(r, dw);
-    if (l->b < 0)
-        return;
-    struct zt_col_sum db = {
-        .rows = rows,
-        .cols = l->n_out,
-        .ld = l->ldy,
-        .x = dy,
-        .out = r->c->grads[l->b],
-        .accumulate = accumulate || r->c->accumulate[l->b],
-    };
-    zt_run_col_sum(r, db);
 }
 
 static struct zt_ref norm_bias(const struct zt_norm *n, const struct zt_ref *refs)

@@ -155,8 +155,17 @@ static int check_epilogue(const struct zt_matmul *a, struct zt_err *err)
     return 0;
 }
 
+static int bias_grad(const struct zt_matmul *a, int n_threads, struct zt_err *err)
+{
+    if (a->bias_grad_of == ZT_BIAS_GRAD_NONE)
+        return 0;
+    ZT_ASSERT(a->bias_grad_of == ZT_BIAS_GRAD_A ? a->trans_a : !a->trans_b);
+    const struct zt_col_sum sum = zt_bias_grad_sum(a);
+    return ZT_ISA_FN(col_sum)(&sum, n_threads, err);
+}
+
 /* The rows of C are done in blocks where the block's fp32 sums, or a widened operand, need room. */
-int ZT_ISA_FN(matmul)(const struct zt_matmul *a, int n_threads, struct zt_err *err)
+static int matmul_f32(const struct zt_matmul *a, int n_threads, struct zt_err *err)
 {
     struct zt_mm_layout l;
     zt_mm_layout(a, &l);
@@ -210,8 +219,16 @@ static int matmul_bf16(const struct zt_matmul *a, int n_threads, struct zt_err *
     return rc;
 }
 
+int ZT_ISA_FN(matmul)(const struct zt_matmul *a, int n_threads, struct zt_err *err)
+{
+    int rc = matmul_f32(a, n_threads, err);
+    return rc ? rc : bias_grad(a, n_threads, err);
+}
+
 int ZT_ISA_FN(matmul_native)(const struct zt_matmul *a, int n_threads, struct zt_err *err)
 {
-    bool bf16 = a->a.dtype == ZT_BF16 && a->b.dtype == ZT_BF16;
-    return bf16 ? matmul_bf16(a, n_threads, err) : ZT_ISA_FN(matmul)(a, n_threads, err);
+    if (a->a.dtype != ZT_BF16 || a->b.dtype != ZT_BF16)
+        return ZT_ISA_FN(matmul)(a, n_threads, err);
+    int rc = matmul_bf16(a, n_threads, err);
+    return rc ? rc : bias_grad(a, n_threads, err);
 }
