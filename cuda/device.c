@@ -95,6 +95,21 @@ static void free_host(struct zt_dev *base, void *p, size_t bytes)
     cudaFreeHost(p);
 }
 
+static int pin(struct zt_dev *base, void *p, size_t bytes, struct zt_err *err)
+{
+    const struct zt_cuda_dev *d = (const struct zt_cuda_dev *)base;
+    cudaError_t cu = cudaSetDevice(d->index);
+    if (cu == cudaSuccess)
+        cu = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
+    return zt_cuda_check_dev(d, cu, "cudaHostRegister", err);
+}
+
+static void unpin(struct zt_dev *base, void *p)
+{
+    cudaSetDevice(((struct zt_cuda_dev *)base)->index);
+    cudaHostUnregister(p);
+}
+
 /* ---- tasks ---- */
 
 static int run_copy(struct zt_stream *s, void *arg, struct zt_err *err)
@@ -156,6 +171,8 @@ static const struct zt_dev_ops cuda_ops = {.abi = ZT_DEV_ABI,
                                            .alloc_host = alloc_host,
                                            .free_host = free_host,
                                            .memory = memory,
+                                           .pin = pin,
+                                           .unpin = unpin,
                                            .stream_create = zt_cuda_stream_create,
                                            .stream_free = zt_cuda_stream_free,
                                            .record = zt_cuda_record,

@@ -308,6 +308,8 @@ static void release(struct cuda_stream *c)
             cudaEventDestroy(c->events[i].event);
     if (c->ctx.stream)
         cudaStreamDestroy(c->ctx.stream);
+    if (c->ctx.scratch)
+        cudaFree(c->ctx.scratch);
     zt_cuda_products_free(c->products);
     free(c);
 }
@@ -333,6 +335,8 @@ int zt_cuda_stream_create(struct zt_dev *base, const char *name, int n_threads,
         cu = cudaStreamCreateWithFlags(&c->ctx.stream, cudaStreamNonBlocking);
     if (cu == cudaSuccess)
         cu = create_events(c);
+    if (cu == cudaSuccess)
+        cu = cudaMalloc(&c->ctx.scratch, ZT_CUDA_SCRATCH_BYTES);
     if (cu == cudaSuccess)
         cu = take_fault(d, &c->ctx.fault);
     int rc = zt_cuda_check_dev(d, cu, "creating a stream", err);

@@ -227,6 +227,53 @@ TEST(dev_matmul_residual_in_place)
     }
 }
 
+/* The sums over k of either operand: the very bits of col_sum, overwritten or added to. */
+TEST(dev_matmul_bias_grad)
+{
+    for (int i = 0; i < 8; i++) {
+        enum { M = 37, N = 70, K = 300, PAD = 2 };
+        const bool of_a = i & 1, accumulate = i & 2;
+        const enum zt_dtype t = i & 4 ? ZT_BF16 : ZT_F32;
+        struct matmul_case dw = {M,           N,     K,     true,  false, accumulate,
+                                 ZT_EPI_NONE, false, false, false, PAD};
+        struct operands o = make_operands(&dw, t);
+        struct tensor start = tensor_random(of_a ? M : N, t, 7, 1, 0);
+        double *c = zt_xcalloc((size_t)o.c.n, sizeof *c),
+               *aux = zt_xcalloc((size_t)o.c.n, sizeof *aux);
+        expect(&o, c, aux);
+        FOR_EACH_RIG(r)
+        {
+            struct tensor got = tensor_copy(&o.c), sum = tensor_copy(&start);
+            struct tensor want = tensor_copy(&start);
+            o.args.c = got.ref;
+            o.args.bias_grad_of = of_a ? ZT_BIAS_GRAD_A : ZT_BIAS_GRAD_B;
+            o.args.bias_grad = sum.ref;
+            o.args.ws_bytes = zt_ws_matmul(ZT_DEV_CPU, &o.args, r.n_threads);
+            o.args.ws = zt_xcalloc(o.args.ws_bytes, 1);
+            RUN(r, matmul, &o.args);
+            CHECK_TENSOR(r, "beside a bias gradient", got.ref, c, got.n, tolerance * 20);
+            struct zt_col_sum s = {.rows = K,
+                                   .cols = of_a ? M : N,
+                                   .ld = of_a ? o.args.lda : o.args.ldb,
+                                   .x = of_a ? o.a.ref : o.b.ref,
+                                   .out = want.ref,
+                                   .accumulate = accumulate,
+                                   .ws = o.args.ws,
+                                   .ws_bytes = o.args.ws_bytes};
+            RUN(r, col_sum, &s);
+            CHECK(memcmp(sum.ref.ptr, want.ref.ptr, (size_t)s.cols * zt_dtype_bytes(t)) == 0);
+            free(o.args.ws);
+            tensor_free(&got);
+            tensor_free(&sum);
+            tensor_free(&want);
+        }
+        tensor_free(&start);
+        free(c);
+        free(aux);
+        free_operands(&o);
+    }
+}
+
 /* x = 1 * a with a over the whole range: tails, infinities and NaN of GELU and its derivative. */
 TEST(dev_matmul_gelu_tails)
 {
