@@ -12,8 +12,9 @@ A file holds: config (n_layer, n_head, n_embd, n_inner, vocab_size, n_positions,
 targets (-100: ignored), positions and seg_start (B, T), loss (mean over the targets that count),
 w.NAME for each parameter and g.NAME for its gradient. Llama and the models built like it also have:
 llama (n_kv_head, head_dim, qkv_bias, o_bias, mlp_bias, qk_norm, kind of rope) and rope (theta, factor,
-low_freq_factor, high_freq_factor, original_max_position_embeddings). Weights are chosen
-representable in bfloat16, so that fp32 and bf16 runs start from the same model.
+low_freq_factor, high_freq_factor, original_max_position_embeddings). With dropout there is: dropout
+(embd_pdrop, resid_pdrop, attn_pdrop, seed, place of the first sample). Weights are chosen representable
+in bfloat16, so that fp32 and bf16 runs start from the same model.
 """
 import json
 import math
@@ -24,6 +25,7 @@ import sys
 import torch
 
 EPS = 1e-5
+U32 = 0xFFFFFFFF
 
 
 def layer_norm(x, w, b):
@@ -42,14 +44,58 @@ def split_heads(x, n_head):
     return x.view(b, t, n_head, c // n_head).transpose(1, 2)
 
 
-def attention(q, k, v, seg_start):
+def philox(key, counter):
+    """Philox4x32-10 (Salmon et al. 2011) of two and four 32-bit words."""
+    (k0, k1), (c0, c1, c2, c3) = key, counter
+    for _ in range(10):
+        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ k0, b & U32, (a >> 32) ^ c3 ^ k1, a & U32
+        k0, k1 = (k0 + 0x9E3779B9) & U32, (k1 + 0xBB67AE85) & U32
+    return c0, c1, c2, c3
+
+
+def words(x):
+    return x & U32, x >> 32 & U32
+
+
+class Dropout:
+    """The masks of lib/dev/dropout.h, by its words. x is (B, T, C) or (B, heads, T, T)."""
+
+    SITES = {"embed": 0, "attention": 1, "projection": 2, "mlp": 3}  # and 3 for each layer before
+
+    def __init__(self, embd=0.0, resid=0.0, attn=0.0, seed=0, first_sample=0):
+        self.p = {"embed": embd, "attention": attn, "projection": resid, "mlp": resid}
+        self.seed, self.first_sample = seed, first_sample
+        self.tensor = torch.tensor([embd, resid, attn, seed, first_sample], dtype=torch.float64)
+
+    def __call__(self, x, site, layer=0):
+        threshold = round(self.p[site] * 65536)
+        if threshold == 0:
+            return x
+        shape = x.shape if x.dim() == 4 else (x.shape[0], 1, *x.shape[1:])
+        purpose = 3 * 0x9E3779B97F4A7C15
+        keep = torch.empty(shape, dtype=torch.float64)
+        for b in range(shape[0]):
+            counter = words(self.first_sample + b) + words(self.SITES[site] + 3 * layer)
+            k0, k1, tweak, _ = philox(words(self.seed ^ purpose), counter)
+            for head in range(shape[1]):
+                for row in range(shape[2]):
+                    for column in range(shape[3]):
+                        group, m, j = column // 64, column % 64 // 8, column % 8
+                        block = philox((k0, k1), (8 * group + j, row, head, tweak))
+                        number = block[m // 2] >> m % 2 * 16 & 0xFFFF
+                        keep[b, head, row, column] = number >= threshold
+        return x * keep.view(x.shape) * (65536 / (65536 - threshold))
+
+
+def attention(q, k, v, seg_start, drop):
     """Query i sees keys seg_start[i] .. i. Heads are split; the result is (B, T, C) again."""
     b, n_head, t, head_dim = q.shape
     scores = q @ k.transpose(2, 3) / math.sqrt(head_dim)
     i = torch.arange(t)
     visible = (i[None, None, :] <= i[None, :, None]) & (i[None, None, :] >= seg_start[:, :, None])
     scores = scores.masked_fill(~visible[:, None], -math.inf)
-    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, n_head * head_dim)
+    return (drop(scores.softmax(-1)) @ v).transpose(1, 2).reshape(b, t, n_head * head_dim)
 
 
 def cross_entropy(logits, targets):
@@ -60,18 +106,20 @@ def cross_entropy(logits, targets):
 
 
 def gpt2_loss(cfg, p, tokens, targets, positions, seg_start):
-    x = p["wte.weight"][tokens] + p["wpe.weight"][positions]
+    drop = cfg["dropout"]
+    x = drop(p["wte.weight"][tokens] + p["wpe.weight"][positions], "embed")
     for n in range(cfg["n_layer"]):
         def w(name):
             return p[f"h.{n}.{name}"]
 
         h = layer_norm(x, w("ln_1.weight"), w("ln_1.bias"))
         q, k, v = (h @ w("attn.c_attn.weight") + w("attn.c_attn.bias")).split(cfg["n_embd"], -1)
-        h = attention(*(split_heads(z, cfg["n_head"]) for z in (q, k, v)), seg_start)
-        x = x + h @ w("attn.c_proj.weight") + w("attn.c_proj.bias")
+        h = attention(*(split_heads(z, cfg["n_head"]) for z in (q, k, v)), seg_start,
+                      lambda probs: drop(probs, "attention", n))
+        x = x + drop(h @ w("attn.c_proj.weight") + w("attn.c_proj.bias"), "projection", n)
         h = layer_norm(x, w("ln_2.weight"), w("ln_2.bias"))
         h = gelu_tanh(h @ w("mlp.c_fc.weight") + w("mlp.c_fc.bias"))
-        x = x + h @ w("mlp.c_proj.weight") + w("mlp.c_proj.bias")
+        x = x + drop(h @ w("mlp.c_proj.weight") + w("mlp.c_proj.bias"), "mlp", n)
     x = layer_norm(x, p["ln_f.weight"], p["ln_f.bias"])
     return cross_entropy(x @ p.get("lm_head.weight", p["wte.weight"]).T, targets)
 
@@ -138,7 +186,8 @@ def llama_loss(cfg, p, tokens, targets, positions, seg_start):
             q, k = rms_norm(q, w("self_attn.q_norm")), rms_norm(k, w("self_attn.k_norm"))
         q, k = rotate(q, angles), rotate(k, angles)
         k, v = (z.repeat_interleave(n_head // n_kv_head, 1) for z in (k, v))
-        x = x + linear(attention(q, k, v, seg_start), "self_attn.o_proj")
+        h = attention(q, k, v, seg_start, lambda probs: cfg["dropout"](probs, "attention", n))
+        x = x + linear(h, "self_attn.o_proj")
         h = rms_norm(x, w("post_attention_layernorm"))
         gate, up = linear(h, "mlp.gate_proj"), linear(h, "mlp.up_proj")
         x = x + linear(gate * torch.sigmoid(gate) * up, "mlp.down_proj")
@@ -210,7 +259,7 @@ def write_safetensors(path, tensors):
             f.write(raw_bytes(t))
 
 
-def make_case(path, seed, cfg, starts, t, ignored):
+def make_case(path, seed, cfg, starts, t, ignored, dropout=None):
     """starts: where each sequence's documents begin; ignored: how many targets do not count."""
     rng = torch.Generator().manual_seed(seed)
     b = len(starts)
@@ -223,7 +272,7 @@ def make_case(path, seed, cfg, starts, t, ignored):
                              for docs in starts])
     positions = i[None, :] - seg_start
     forward = llama_loss if "n_kv_head" in cfg else gpt2_loss
-    loss = forward(cfg, params, tokens, targets, positions, seg_start)
+    loss = forward(dict(cfg, dropout=dropout or Dropout()), params, tokens, targets, positions, seg_start)
     loss.backward()
 
     keys = ("n_layer", "n_head", "n_embd", "n_inner", "vocab_size", "n_positions", "tied")
@@ -234,6 +283,8 @@ def make_case(path, seed, cfg, starts, t, ignored):
         kind = ("default", "linear", "llama3").index(cfg["rope_kind"])
         out["llama"] = torch.tensor([int(cfg[k]) for k in keys] + [kind], dtype=torch.int32)
         out["rope"] = torch.tensor(cfg["rope"], dtype=torch.float32)
+    if dropout:
+        out["dropout"] = dropout.tensor
     for name, v in (("tokens", tokens), ("targets", targets), ("positions", positions),
                     ("seg_start", seg_start)):
         out[name] = v.to(torch.int32)
@@ -268,6 +319,10 @@ def main():
               [[0, 5], [0], [0, 1, 3, 9]], 12, 4)
     make_case(os.path.join(folder, "qwen3_tied.safetensors"), 7,
               dict(llama, n_embd=20, head_dim=12, tied=True, qk_norm=True), [[0], [0, 7]], 12, 3)
+    make_case(os.path.join(folder, "gpt2_dropout.safetensors"), 8, dict(small, n_embd=66, tied=True),
+              [one] * 3, 12, 5, Dropout(embd=0.1, resid=0.3, attn=0.2, seed=1234, first_sample=56))
+    make_case(os.path.join(folder, "llama_dropout.safetensors"), 9, llama, [one] * 3, 12, 5,
+              Dropout(attn=0.25, seed=77, first_sample=2**33))
 
 
 if __name__ == "__main__":

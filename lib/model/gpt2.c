@@ -5,6 +5,9 @@
  *
  *     x_mid = x + c_proj(attention(c_attn(ln_1(x))))
  *     x_out = x_mid + mlp.c_proj(gelu(c_fc(ln_2(x_mid))))
+ *
+ * In training dropout follows the sum of the embeddings (embd_pdrop), both c_proj (resid_pdrop) and the
+ * softmax of attention (attn_pdrop).
  */
 #include "model/model_internal.h"
 
@@ -193,12 +196,36 @@ static struct zt_attention block_attention(const struct zt_run *r, const struct 
         .ldo = c,
         .scale = 1 / sqrtf((float)cfg->head_dim),
         .seg_start = r->c->batch.seg_start,
+        .drop = zt_run_dropout(r, cfg->attn_pdrop, ZT_DROP_ATTENTION),
         .q = t->qkv,
         .k = zt_ref_from(t->qkv, c),
         .v = zt_ref_from(t->qkv, 2 * c),
         .out = t->att,
         .lse = t->lse,
     };
+}
+
+/* The product of a branch, with dropout if there is any, onto the residual stream. */
+static void add_branch(struct zt_run *r, struct zt_matmul a, enum zt_drop_site site,
+                       struct zt_ref residual)
+{
+    const struct zt_dropout drop = zt_run_dropout(r, r->m->cfg.resid_pdrop, site);
+    if (!drop.threshold)
+        a.residual = residual;
+    zt_run_matmul(r, a);
+    if (drop.threshold)
+        zt_run_drop_add(r, &drop, a.n, a.c, residual, a.c);
+}
+
+/* The gradient of that product: dx, that of the sum, or what dropout leaves of it in `kept`. */
+static struct zt_ref branch_gradient(struct zt_run *r, enum zt_drop_site site, struct zt_ref dx,
+                                     struct zt_ref kept)
+{
+    const struct zt_dropout drop = zt_run_dropout(r, r->m->cfg.resid_pdrop, site);
+    if (!drop.threshold)
+        return dx;
+    zt_run_drop_add(r, &drop, r->m->cfg.n_embd, dx, (struct zt_ref){0}, kept);
+    return kept;
 }
 
 static void block_forward(struct zt_run *r)
@@ -217,9 +244,7 @@ static void block_forward(struct zt_run *r)
     zt_run_matmul(r, zt_linear_fwd(r, &c_attn, rows, t.y, t.qkv));
     zt_run_attention_fwd(r, block_attention(r, &t));
     const struct zt_linear c_proj = conv1d(PROJ_WEIGHT, width, width);
-    struct zt_matmul to_mid = zt_linear_fwd(r, &c_proj, rows, t.att, t.x_mid);
-    to_mid.residual = x_in;
-    zt_run_matmul(r, to_mid);
+    add_branch(r, zt_linear_fwd(r, &c_proj, rows, t.att, t.x_mid), ZT_DROP_PROJECTION, x_in);
 
     const struct zt_norm ln_2 = {LN_2_WEIGHT, LN_2_BIAS, width, t.x_mid, t.mean2, t.rstd2};
     zt_norm_forward(r, &ln_2, rows, t.y);
@@ -231,16 +256,14 @@ static void block_forward(struct zt_run *r)
     if (!c->x_out && !r->dry)
         return; /* recomputation: x_out exists */
     const struct zt_linear mlp_proj = conv1d(MLP_PROJ_WEIGHT, inner, width);
-    struct zt_matmul to_out =
-        zt_linear_fwd(r, &mlp_proj, rows, t.gelu, zt_ref_at(c->x_out, 0, c->shape->dtype));
-    to_out.residual = t.x_mid;
-    zt_run_matmul(r, to_out);
+    const struct zt_ref x_out = zt_ref_at(c->x_out, 0, c->shape->dtype);
+    add_branch(r, zt_linear_fwd(r, &mlp_proj, rows, t.gelu, x_out), ZT_DROP_MLP, t.x_mid);
 }
 
 /*
  * Backward of the MLP half: d(x_mid) into dx_mid from dx_out. What has been used up gives its
- * memory to what comes next: the GELU's output to the gradient of its input, dx_mid to the norm's
- * output and its gradient on the way.
+ * memory to what comes next: the GELU's output to the gradient of its input, dx_mid to what dropout
+ * leaves of dx_out, then to the norm's output and its gradient on the way.
  */
 static void mlp_backward(struct zt_run *r, const struct block_tensors *t, int64_t rows,
                          struct zt_ref dx_out, struct zt_ref dx_mid)
@@ -251,8 +274,9 @@ static void mlp_backward(struct zt_run *r, const struct block_tensors *t, int64_
     const struct zt_norm ln_2 = {LN_2_WEIGHT, LN_2_BIAS, width, t->x_mid, t->mean2, t->rstd2};
     const struct zt_ref dpre = t->gelu, y = dx_mid, dy = dx_mid;
 
-    zt_linear_grads(r, &mlp_proj, rows, t->gelu, dx_out, false);
-    struct zt_matmul to_dpre = zt_linear_bwd(r, &mlp_proj, rows, dx_out, dpre);
+    const struct zt_ref dbranch = branch_gradient(r, ZT_DROP_MLP, dx_out, dx_mid);
+    zt_linear_grads(r, &mlp_proj, rows, t->gelu, dbranch, false);
+    struct zt_matmul to_dpre = zt_linear_bwd(r, &mlp_proj, rows, dbranch, dpre);
     to_dpre.epilogue = ZT_EPI_DGELU;
     to_dpre.aux = t->pre_gelu;
     zt_run_matmul(r, to_dpre);
@@ -265,7 +289,7 @@ static void mlp_backward(struct zt_run *r, const struct block_tensors *t, int64_
 /*
  * Backward of the attention half: dx holds d(x_mid) and becomes d(x_in). x_mid's memory takes the
  * gradient of the attention's output, then the norm's output and its gradient; pre_gelu's takes
- * that of q, k and v.
+ * what dropout leaves of dx, then the gradient of q, k and v.
  */
 static void attention_backward(struct zt_run *r, const struct block_tensors *t, int64_t rows,
                                struct zt_ref x_in, struct zt_ref dx)
@@ -276,8 +300,9 @@ static void attention_backward(struct zt_run *r, const struct block_tensors *t, 
     const struct zt_norm ln_1 = {LN_1_WEIGHT, LN_1_BIAS, width, x_in, t->mean1, t->rstd1};
     const struct zt_ref datt = t->x_mid, y = t->x_mid, dy = t->x_mid, dqkv = t->pre_gelu;
 
-    zt_linear_grads(r, &c_proj, rows, t->att, dx, false);
-    zt_run_matmul(r, zt_linear_bwd(r, &c_proj, rows, dx, datt));
+    const struct zt_ref dbranch = branch_gradient(r, ZT_DROP_PROJECTION, dx, t->pre_gelu);
+    zt_linear_grads(r, &c_proj, rows, t->att, dbranch, false);
+    zt_run_matmul(r, zt_linear_bwd(r, &c_proj, rows, dbranch, datt));
     struct zt_attention a = block_attention(r, t);
     a.dout = datt;
     a.dq = dqkv;

@@ -29,19 +29,33 @@ void zt_embed_forward(struct zt_run *r)
         .out = {c->x_out, c->shape->dtype},
     };
     c->dev->ops->embed_fwd(c->stream, &a);
+    const struct zt_dropout drop = zt_run_dropout(r, r->m->cfg.embd_pdrop, ZT_DROP_EMBED);
+    if (drop.threshold)
+        zt_run_drop_add(r, &drop, a.cols, a.out, (struct zt_ref){0}, a.out);
 }
 
 void zt_embed_backward(struct zt_run *r)
 {
     const struct zt_seg_call *c = r->c;
+    const int64_t rows = c->shape->batch * c->shape->seq_len, cols = r->m->cfg.n_embd;
+    const struct zt_dropout drop = zt_run_dropout(r, r->m->cfg.embd_pdrop, ZT_DROP_EMBED);
+    struct zt_ref dout = zt_ref_at(c->dx_out, 0, c->shape->dtype);
+    if (drop.threshold) {
+        struct zt_layout l = {0};
+        const struct zt_ref kept =
+            zt_ref_at(c->tmp, zt_layout_add(&l, rows * cols, dout.dtype), dout.dtype);
+        r->scratch = l.bytes;
+        zt_run_drop_add(r, &drop, cols, dout, (struct zt_ref){0}, kept);
+        dout = kept;
+    }
     struct zt_embed_bwd a = {
-        .rows = c->shape->batch * c->shape->seq_len,
-        .cols = r->m->cfg.n_embd,
+        .rows = rows,
+        .cols = cols,
         .vocab = r->m->cfg.vocab_size,
         .max_positions = r->m->cfg.n_positions,
         .tokens = c->batch.tokens,
         .positions = c->batch.positions,
-        .dout = zt_ref_at(c->dx_out, 0, c->shape->dtype),
+        .dout = dout,
         .dwte = c->grads[WTE],
         .dwpe = c->grads[WPE],
         .accumulate_wte = c->accumulate[WTE],

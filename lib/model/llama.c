@@ -6,6 +6,8 @@
  *
  *     x_mid = x + o_proj(attention(rope(q_proj(n)), rope(k_proj(n)), v_proj(n))), n = norm(x)
  *     x_out = x_mid + down_proj(silu(gate_proj(n)) * up_proj(n)),                 n = norm(x_mid)
+ *
+ * Dropout is in attention only (attn_pdrop), as there.
  */
 #include "model/model_internal.h"
 
@@ -110,6 +112,12 @@ static int check_config(const struct zt_model_config *cfg, struct zt_err *err)
         return zt_err_set(err, ZT_EINPUT,
                           "model: head_dim is %d; rotary positions turn pairs, so it must be even",
                           cfg->head_dim);
+    if (cfg->embd_pdrop != 0 || cfg->resid_pdrop != 0)
+        return zt_err_set(
+            err, ZT_EINPUT,
+            "model: embd_pdrop is %g and resid_pdrop %g; models built like Llama have "
+            "dropout in attention only (attention_dropout)",
+            cfg->embd_pdrop, cfg->resid_pdrop);
     int rc = zt_check_size("num_attention_heads x head_dim", q_width(cfg), ZT_MAX_WIDTH, err);
     if (!rc)
         rc = zt_check_size("intermediate_size", cfg->n_inner, ZT_MAX_WIDTH, err);
@@ -377,6 +385,7 @@ static struct zt_attention block_attention(const struct zt_run *r, const struct 
         .ldo = b->q_width,
         .scale = 1 / sqrtf((float)cfg->head_dim),
         .seg_start = r->c->batch.seg_start,
+        .drop = zt_run_dropout(r, cfg->attn_pdrop, ZT_DROP_ATTENTION),
         .q = q,
         .k = k,
         .v = b->v,

@@ -23,6 +23,7 @@ void zt_model_reserve(struct zt_model *m, struct zt_arena *arena, int n_segments
 struct zt_segment *zt_add_segment(struct zt_model *m, enum zt_segment_kind kind, const char *name,
                                   int layer)
 {
+    const struct zt_model_config *cfg = &m->cfg;
     struct zt_segment *s = &m->segments[m->n_segments++];
     *s = (struct zt_segment){
         .kind = kind,
@@ -30,6 +31,8 @@ struct zt_segment *zt_add_segment(struct zt_model *m, enum zt_segment_kind kind,
         .layer = layer,
         .weights_in_backward = kind != ZT_SEG_EMBED,
         .fused_backward = kind == ZT_SEG_HEAD,
+        .drops = (kind == ZT_SEG_EMBED && cfg->embd_pdrop > 0) ||
+                 (kind == ZT_SEG_BLOCK && (cfg->resid_pdrop > 0 || cfg->attn_pdrop > 0)),
     };
     return s;
 }
@@ -81,6 +84,13 @@ int zt_model_finish(struct zt_model *m, struct zt_err *err)
     return 0;
 }
 
+static int check_dropout(const char *key, double p, struct zt_err *err)
+{
+    if (p >= 0 && p < 1)
+        return 0;
+    return zt_err_set(err, ZT_EINPUT, "model: %s is %g; it must be at least 0 and below 1", key, p);
+}
+
 /* Fill in what the configuration leaves to us, and check what all model types have in common. */
 static int resolve_config(struct zt_model_config *cfg, struct zt_err *err)
 {
@@ -113,7 +123,10 @@ static int resolve_config(struct zt_model_config *cfg, struct zt_err *err)
     if (!(cfg->initializer_range >= 0) || !isfinite(cfg->initializer_range))
         return zt_err_set(err, ZT_EINPUT, "model: initializer_range is %g; it must be 0 or more",
                           (double)cfg->initializer_range);
-    return 0;
+    rc = check_dropout("embd_pdrop", cfg->embd_pdrop, err);
+    if (!rc)
+        rc = check_dropout("resid_pdrop", cfg->resid_pdrop, err);
+    return rc ? rc : check_dropout("attn_pdrop", cfg->attn_pdrop, err);
 }
 
 int zt_model_build(const struct zt_model_config *cfg, struct zt_arena *arena, struct zt_model **out,

@@ -53,7 +53,8 @@ struct zt_model_config {
     bool qkv_bias, o_bias, mlp_bias; /* LLAMA: which projections have biases */
     bool qk_norm;                    /* LLAMA: RMSNorm of each head of q and k (Qwen 3) */
     struct zt_rope_rule rope;        /* LLAMA */
-    double embd_pdrop, resid_pdrop, attn_pdrop; /* 0, or the recipe is refused until carried out */
+    double embd_pdrop, resid_pdrop;  /* GPT2: dropout of embeddings, of what is added to them */
+    double attn_pdrop;               /* of attention's probabilities; all three in [0, 1) */
 };
 
 enum zt_segment_kind { ZT_SEG_EMBED, ZT_SEG_BLOCK, ZT_SEG_HEAD };
@@ -66,6 +67,7 @@ struct zt_segment {
     int params[ZT_MAX_SEG_PARAMS]; /* indices into zt_model.params, in the model's file's order */
     bool weights_in_backward;      /* BACKWARD reads the weights (not for embeddings) */
     bool fused_backward; /* training has no FORWARD: BACKWARD computes the loss and the gradients */
+    bool drops;          /* has dropout: passes of training read the step block */
 };
 
 struct zt_model {
@@ -117,6 +119,8 @@ struct zt_seg_call {
     struct zt_batch batch;
     const struct zt_step_block *sb;
     const struct zt_count *count;
+    bool dropout;         /* a pass of training; false in evaluation and generation */
+    int64_t first_sample; /* dropout: the micro-batch's first sequence, from the step's first */
 
     struct zt_ref weights[ZT_MAX_SEG_PARAMS]; /* by position in zt_segment.params */
     struct zt_ref grads[ZT_MAX_SEG_PARAMS];   /* backward; absent where a whole unit is frozen */

@@ -65,6 +65,25 @@ void zt_run_embed_bwd(struct zt_run *r, struct zt_embed_bwd a);
 void zt_run_attention_fwd(struct zt_run *r, struct zt_attention a);
 void zt_run_attention_bwd(struct zt_run *r, struct zt_attention a);
 
+/*
+ * The model's dropouts, by the number that goes into their masks (dev/dropout.h): the same number, the
+ * same masks, so these never change.
+ */
+enum zt_drop_site {
+    ZT_DROP_EMBED,
+    ZT_DROP_ATTENTION, /* of layer 0; layer i: + i * ZT_DROP_PER_LAYER */
+    ZT_DROP_PROJECTION,
+    ZT_DROP_MLP,
+    ZT_DROP_PER_LAYER = 3,
+};
+
+/* The dropout of the segment's `site` with probability p; none if p is 0 or outside training. */
+struct zt_dropout zt_run_dropout(const struct zt_run *r, double p, enum zt_drop_site site);
+
+/* out = residual (optional) + x dropped; all (rows, cols). */
+void zt_run_drop_add(struct zt_run *r, const struct zt_dropout *drop, int64_t cols, struct zt_ref x,
+                     struct zt_ref residual, struct zt_ref out);
+
 /* What a model type computes its blocks by; the first and last segment are the same in all. */
 struct zt_block_fns {
     void (*forward)(struct zt_run *r);

@@ -59,6 +59,35 @@ void zt_run_attention_bwd(struct zt_run *r, struct zt_attention a)
         r->c->dev->ops->attention_bwd(r->c->stream, &a);
 }
 
+struct zt_dropout zt_run_dropout(const struct zt_run *r, double p, enum zt_drop_site site)
+{
+    const int layer = ZT_MAX(r->m->segments[r->c->segment].layer, 0);
+    struct zt_dropout d = {
+        .site = (uint32_t)site + (uint32_t)(layer * ZT_DROP_PER_LAYER),
+        .first = r->c->first_sample,
+        .sb = r->c->sb,
+    };
+    zt_dropout_set_p(&d, r->c->dropout ? p : 0);
+    return d;
+}
+
+void zt_run_drop_add(struct zt_run *r, const struct zt_dropout *drop, int64_t cols, struct zt_ref x,
+                     struct zt_ref residual, struct zt_ref out)
+{
+    const struct zt_shape *s = r->c->shape;
+    const struct zt_drop_add a = {
+        .rows = s->batch * s->seq_len,
+        .cols = cols,
+        .seq_len = s->seq_len,
+        .drop = *drop,
+        .x = x,
+        .residual = residual,
+        .out = out,
+    };
+    if (!r->dry)
+        r->c->dev->ops->drop_add(r->c->stream, &a);
+}
+
 /* ---- segments ---- */
 
 static const struct {
@@ -85,7 +114,7 @@ static void run_backward(struct zt_run *r)
 static void size_passes(const struct zt_model *m, int segment, const struct zt_shape *shape,
                         struct zt_segment_size *out)
 {
-    struct zt_seg_call c = {.shape = shape, .segment = segment};
+    struct zt_seg_call c = {.shape = shape, .segment = segment, .dropout = shape->train};
     for (int i = 0; i < ZT_MAX_SEG_PARAMS; i++)
         c.weights[i].dtype = shape->dtype;
 

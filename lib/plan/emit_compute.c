@@ -43,7 +43,7 @@ static bool recomputed(const struct zt_emit *e, const struct zt_step *s)
            e->p->model->segments[s->segment].kind == ZT_SEG_BLOCK;
 }
 
-/* Weights and batch: what every pass of a segment reads. */
+/* Weights, batch, and for dropout the step block: what every pass of a segment reads. */
 static void read_weights(struct zt_emit *e, const struct zt_compute *c, const struct zt_step *s,
                          const struct zt_gathers *g)
 {
@@ -58,6 +58,8 @@ static void read_weights(struct zt_emit *e, const struct zt_compute *c, const st
     zt_emit_access(e, ZT_R_BATCH, ZT_READ, c->batch->dev, begin, begin + c->batch->mb_bytes);
     if (s->segment > 0)
         zt_emit_whole(e, ZT_R_X_IN, ZT_READ, c->x[s->segment - 1]);
+    if (c->train && seg->drops)
+        zt_emit_whole(e, ZT_R_STEP, ZT_READ, e->step);
 }
 
 /* The head's part in the loss: count and step block in, the micro-batch's loss sum out. */

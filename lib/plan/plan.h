@@ -163,10 +163,11 @@ struct zt_access {
  *   GATHER      COMM      r SHARD, w PARAM
  *   RELEASE     COMPUTE   r PARAM
  *   FORWARD     COMPUTE   r PARAM per unit of the segment, r BATCH, [r X_IN], [w X_OUT], [w ACT],
- *                         [w TMP]; head: [r COUNT, r STEP, w LOSS], [w LOGITS]
+ *                         [w TMP]; head: [r COUNT, r STEP, w LOSS], [w LOGITS]; dropout: r STEP
  *   RECOMPUTE   COMPUTE   FORWARD again for its ACT, without X_OUT
  *   BACKWARD    COMPUTE   [r PARAM per unit], r BATCH, [r X_IN], [rw ACT], [r DX_OUT],
- *                         GRAD per unit, [w DX_IN], [w TMP]; head: r COUNT, r STEP, [w LOSS]
+ *                         GRAD per unit, [w DX_IN], [w TMP]; head: r COUNT, r STEP, [w LOSS];
+ *                         dropout: r STEP
  *                         GRAD with mode w: overwrite the whole buffer (zero what the segment has
  *                         no gradient for, and the padding); rw: add
  *   CAST        COMPUTE   r GRAD, w CAST

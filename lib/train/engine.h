@@ -141,6 +141,9 @@ struct zt_feed {
     int64_t end; /* samples; -1: goes round for ever */
 };
 
+/* Where micro-batch m of rank r begins in it: (m * world + r) * micro. */
+int64_t zt_feed_first(const struct zt_feed *f, int micro_batch);
+
 int zt_feed_fill(const struct zt_feed *f, int64_t batch, int32_t *hbatch,
                  struct zt_err *err) ZT_MUST_CHECK;
 

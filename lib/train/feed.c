@@ -13,6 +13,11 @@ static void fill_masked(const struct zt_sample *row, int64_t n)
     }
 }
 
+int64_t zt_feed_first(const struct zt_feed *f, int micro_batch)
+{
+    return ((int64_t)micro_batch * f->world + f->rank) * f->micro;
+}
+
 /* Layout of a batch buffer: per micro-batch tokens, targets, positions, seg_start, (B, T) each. */
 int zt_feed_fill(const struct zt_feed *f, int64_t batch, int32_t *hbatch, struct zt_err *err)
 {
@@ -20,7 +25,7 @@ int zt_feed_fill(const struct zt_feed *f, int64_t batch, int32_t *hbatch, struct
     int64_t first = batch * rows * f->world * f->accum;
     for (int m = 0; m < f->accum; m++) {
         for (int64_t b = 0; b < rows; b++) {
-            int64_t pos = first + ((int64_t)m * f->world + f->rank) * rows + b;
+            int64_t pos = first + zt_feed_first(f, m) + b;
             int32_t *tokens = hbatch + (int64_t)m * 4 * plane + b * T;
             struct zt_sample row = {tokens, tokens + plane, tokens + 2 * plane, tokens + 3 * plane};
             int rc = 0;

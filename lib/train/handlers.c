@@ -505,6 +505,8 @@ static void op_segment(const struct ctx *c)
                                .segment = op->segment,
                                .sb = arg(c, ZT_R_STEP, 0),
                                .count = arg(c, ZT_R_COUNT, 0),
+                               .dropout = train,
+                               .first_sample = train ? zt_feed_first(c->e->feed_train, op->mb) : 0,
                                .x_in = arg(c, ZT_R_X_IN, 0),
                                .x_out = arg(c, ZT_R_X_OUT, 0),
                                .act = arg(c, ZT_R_ACT, 0),

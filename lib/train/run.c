@@ -101,6 +101,7 @@ static struct zt_step_block initial_step_block(const struct zt_recipe *r)
         .max_norm = (float)r->gradient_clipping,
         .nonfinite_rule = (int32_t)r->train.on_nonfinite,
         .seed = r->train.seed,
+        .step_samples = r->batch.train,
         .schedule = r->schedule,
     };
     zt_step_refresh(&sb);

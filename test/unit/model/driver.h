@@ -17,7 +17,9 @@ struct driver {
     struct zt_shape shape;    /* as trained */
     enum zt_dtype grad_dtype; /* of gradients that need not be fp32 */
     bool recompute;           /* forward keeps nothing; backward makes act again */
-    struct zt_ref *w, *g;     /* (n_params) */
+    bool dropout;             /* by the model's probabilities, in evaluation too */
+    int64_t first_sample;
+    struct zt_ref *w, *g; /* (n_params) */
     struct zt_step_block sb;
     struct zt_count count;
     double loss_sum;
@@ -94,6 +96,8 @@ static inline struct zt_seg_call driver_call(struct driver *d, const struct zt_s
         .batch = *batch,
         .sb = &d->sb,
         .count = &d->count,
+        .dropout = d->dropout,
+        .first_sample = d->first_sample,
     };
     const struct zt_segment *s = &d->m->segments[seg];
     for (int i = 0; i < s->n_params; i++)

@@ -13,6 +13,9 @@ struct golden {
     int64_t batch, seq_len;
     struct zt_batch b; /* inside the file */
     double loss;
+    bool dropout;
+    uint64_t seed; /* of dropout */
+    int64_t first_sample;
 };
 
 static inline const struct zt_st_tensor *golden_find(const struct golden *g, const char *prefix,
@@ -61,9 +64,22 @@ static inline void golden_read_llama(struct golden *g)
                                         (double)rope[2],         (double)rope[3], (double)rope[4]};
 }
 
+static inline void golden_read_dropout(struct golden *g)
+{
+    double v[5];
+    memcpy(v, golden_tensor(g, "", "dropout")->data, sizeof v);
+    g->dropout = true;
+    g->cfg.embd_pdrop = v[0];
+    g->cfg.resid_pdrop = v[1];
+    g->cfg.attn_pdrop = v[2];
+    g->seed = (uint64_t)v[3];
+    g->first_sample = (int64_t)v[4];
+}
+
 static inline void golden_open(struct golden *g, const char *path)
 {
     struct zt_err err;
+    *g = (struct golden){0};
     if (zt_st_open(path, &g->f, &err)) {
         printf("# %s\n", err.msg);
         abort();
@@ -83,6 +99,8 @@ static inline void golden_open(struct golden *g, const char *path)
     };
     if (golden_find(g, "", "llama"))
         golden_read_llama(g);
+    if (golden_find(g, "", "dropout"))
+        golden_read_dropout(g);
     const struct zt_st_tensor *tokens = golden_tensor(g, "", "tokens");
     g->batch = tokens->dims[0];
     g->seq_len = tokens->dims[1];
@@ -101,6 +119,9 @@ static inline void golden_driver(struct driver *d, const struct golden *g, int64
                                  enum zt_dtype dtype, enum zt_dtype grad_dtype)
 {
     driver_init(d, &g->cfg, batch, g->seq_len, dtype, grad_dtype);
+    d->dropout = g->dropout;
+    d->sb.seed = g->seed;
+    d->sb.first_sample = g->first_sample;
     for (int i = 0; i < d->m->n_params; i++) {
         const struct zt_st_tensor *t = golden_tensor(g, "w.", d->m->params[i].name);
         float *w = zt_xcalloc((size_t)t->n_elems, sizeof *w);

@@ -8,7 +8,8 @@ static const char *const paths[] = {
     "test/golden/gpt2_tied.safetensors",           "test/golden/gpt2_untied.safetensors",
     "test/golden/gpt2_packed.safetensors",         "test/golden/llama_grouped.safetensors",
     "test/golden/llama_scaled_biases.safetensors", "test/golden/qwen2_packed.safetensors",
-    "test/golden/qwen3_tied.safetensors",
+    "test/golden/qwen3_tied.safetensors",          "test/golden/gpt2_dropout.safetensors",
+    "test/golden/llama_dropout.safetensors",
 };
 
 /* Largest difference of a gradient from the file's, relative to the file's largest element. */
@@ -111,6 +112,7 @@ TEST(golden_micro_batches_add_up)
         double sum = 0;
         for (int64_t seq = 0; seq < g.batch; seq++) {
             struct zt_batch b = golden_from(&g, seq);
+            one.first_sample = seq;
             sum += driver_train(&one, &b, counted, seq > 0);
         }
         CHECK_NEAR(sum, loss, 1e-5 * loss);
@@ -139,6 +141,30 @@ TEST(golden_recomputation_changes_nothing)
         check_grads(&d, want, 0);
         RETURN_IF_FAILED();
         driver_release(&d);
+        golden_close(&g);
+    }
+}
+
+/* Evaluation drops nothing: as if the probabilities were 0. */
+TEST(golden_dropout_is_of_training)
+{
+    for (size_t i = 0; i < ZT_ARRAY_LEN(paths); i++) {
+        struct golden g;
+        struct driver with, without;
+        golden_open(&g, paths[i]);
+        if (!g.dropout) {
+            golden_close(&g);
+            continue;
+        }
+        golden_driver(&with, &g, g.batch, ZT_F32, ZT_F32);
+        g.cfg.embd_pdrop = g.cfg.resid_pdrop = g.cfg.attn_pdrop = 0;
+        golden_driver(&without, &g, g.batch, ZT_F32, ZT_F32);
+        with.dropout = false;
+        const double loss = driver_eval(&without, &g.b, NULL, 0);
+        CHECK(driver_eval(&with, &g.b, NULL, 0) == loss);
+        CHECK(fabs(loss / (double)driver_count(&with, &g.b) - g.loss) > 0.01);
+        driver_release(&with);
+        driver_release(&without);
         golden_close(&g);
     }
 }

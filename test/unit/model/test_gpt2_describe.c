@@ -121,6 +121,9 @@ REFUSED(more_than_memory_can_hold, "parameters",
         (c->n_layer = 65536, c->n_embd = 1 << 22, c->n_head = 1 << 12))
 REFUSED(a_head_wider_than_attention_takes, "head_dim", (c->n_embd = 1026, c->n_head = 1))
 REFUSED(an_epsilon_of_nan, "epsilon", c->norm_eps = NAN)
+REFUSED(dropping_everything, "resid_pdrop", c->resid_pdrop = 1)
+REFUSED(a_negative_probability, "embd_pdrop", c->embd_pdrop = -0.1)
+REFUSED(a_probability_of_nan, "attn_pdrop", c->attn_pdrop = NAN)
 
 TEST(gpt2_sizes_and_flops)
 {

@@ -231,6 +231,7 @@ REFUSED(an_odd_head, "head_dim", c->head_dim = 5)
 REFUSED(a_head_wider_than_attention_takes, "head_dim", c->head_dim = 1026)
 REFUSED(a_theta_below_1, "rope_theta", c->rope.theta = 0.5)
 REFUSED(a_theta_of_nan, "rope_theta", c->rope.theta = NAN)
+REFUSED(dropout_of_the_residual_stream, "attention_dropout", c->resid_pdrop = 0.1)
 REFUSED(scaling_without_a_factor, "factor", c->rope.kind = ZT_ROPE_LINEAR)
 REFUSED(bands_in_the_wrong_order, "low_freq_factor",
         c->rope = ((struct zt_rope_rule){ZT_ROPE_LLAMA3, 1e4, 8, 4, 1, 8192}))

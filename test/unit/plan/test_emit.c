@@ -684,6 +684,37 @@ TEST(emit_eval_and_generate_leave_the_step_alone)
     teardown(&f);
 }
 
+/* Passes of training that drop read the step block; evaluation and generation drop nothing. */
+TEST(emit_dropout_reads_the_step_block)
+{
+    for (int drops = 0; drops < 2; drops++) {
+        struct zt_model_config mc = gpt2_fixture;
+        struct fixture f;
+        mc.embd_pdrop = mc.attn_pdrop = drops * 0.1;
+        setup(&f, &mc);
+        struct zt_plan_config cfg = plan_config(3, 4, ZT_F32);
+        cfg.eval_micro_batch = 3;
+        cfg.generate = true;
+        cfg.recompute = ZT_RECOMPUTE_BLOCK;
+        emit_as(&f, &cfg, 0);
+        RETURN_IF_FAILED();
+        for (int k = ZT_PROG_TRAIN; k <= ZT_PROG_GENERATE; k++) {
+            const struct zt_program *g = &f.plan->programs[k];
+            for (int i = 0; i < g->n_ops; i++) {
+                const struct zt_op *op = &g->ops[i];
+                if (op->kind != ZT_OP_FORWARD && op->kind != ZT_OP_RECOMPUTE &&
+                    op->kind != ZT_OP_BACKWARD)
+                    continue;
+                const bool head = op->segment == f.model->n_segments - 1;
+                const bool reads = head ? k != ZT_PROG_GENERATE : drops && k == ZT_PROG_TRAIN;
+                CHECK_INT(zt_op_operand(g, op, ZT_R_STEP, 0) != NULL, reads);
+                CHECK(!zt_op_operand(g, op, ZT_R_STEP, 1));
+            }
+        }
+        teardown(&f);
+    }
+}
+
 TEST(emit_offload_moves_slices)
 {
     struct fixture f;

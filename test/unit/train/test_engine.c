@@ -176,14 +176,17 @@ static void *rank_main(void *p)
             data, r->rank, j->n_ranks, j->cfg.accum, j->cfg.micro_batch, j->cfg.seq_len, -1};
         e.feed_train = &feed;
         e.source = &source;
-        e.initial = (struct zt_step_block){.adam_t = 1,
-                                           .grad_scale = 1,
-                                           .loss_scale = 1,
-                                           .beta1 = 0.9f,
-                                           .beta2 = 0.95f,
-                                           .eps = 1e-8f,
-                                           .max_norm = 1,
-                                           .schedule = {.lr = 5e-3}};
+        e.initial =
+            (struct zt_step_block){.adam_t = 1,
+                                   .grad_scale = 1,
+                                   .loss_scale = 1,
+                                   .beta1 = 0.9f,
+                                   .beta2 = 0.95f,
+                                   .eps = 1e-8f,
+                                   .max_norm = 1,
+                                   .seed = 6,
+                                   .step_samples = j->cfg.micro_batch * j->cfg.accum * j->n_ranks,
+                                   .schedule = {.lr = 5e-3}};
         zt_step_refresh(&e.initial);
         rc = train(r, &e);
     }
@@ -370,6 +373,58 @@ TEST(engine_frozen_same_bits)
             RETURN_IF_FAILED();
             CHECK(!stage || memcmp(&a, &b, sizeof a) == 0);
         }
+    }
+}
+
+/*
+ * Dropout: the same bits in all stages, recomputed or not, one op at a time too, where an op that read
+ * the step block without saying so would be caught.
+ */
+TEST(engine_dropout_same_bits)
+{
+    struct zt_model_config gpt2_drops = gpt2, llama_drops = llama;
+    gpt2_drops.embd_pdrop = gpt2_drops.resid_pdrop = gpt2_drops.attn_pdrop = 0.2;
+    llama_drops.attn_pdrop = 0.2;
+    for (int m = 0; m < 2; m++) {
+        struct bits plain, a, b;
+        struct job j = job(2, 2, m ? ZT_BF16 : ZT_F32);
+        j.mc = m ? &llama : &gpt2;
+        collect(&j, &plain);
+        RETURN_IF_FAILED();
+        for (int i = 0; i < 8; i++) {
+            j.mc = m ? &llama_drops : &gpt2_drops;
+            j.cfg.stage = i % 4;
+            j.cfg.recompute = i < 4 ? ZT_RECOMPUTE_NONE : ZT_RECOMPUTE_BLOCK;
+            j.serial = i & 1;
+            collect(&j, i ? &b : &a);
+            RETURN_IF_FAILED();
+            CHECK(!i || memcmp(&a, &b, sizeof a) == 0);
+        }
+        CHECK(memcmp(plain.loss, a.loss, sizeof a.loss) != 0);
+    }
+}
+
+/* The masks are of the samples: the same ones however a batch is cut, so only rounding differs. */
+TEST(engine_dropout_by_any_split)
+{
+    static const struct {
+        int n_ranks, accum;
+        int64_t micro;
+    } splits[] = {{1, 1, 8}, {1, 4, 2}, {2, 2, 2}, {4, 1, 2}, {3, 1, 8}};
+    struct zt_model_config cfg = gpt2;
+    struct bits first, b;
+    cfg.embd_pdrop = cfg.resid_pdrop = cfg.attn_pdrop = 0.2;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(splits); i++) {
+        struct job j = job(splits[i].n_ranks, 1, ZT_F32);
+        j.mc = &cfg;
+        j.cfg.accum = splits[i].accum;
+        j.cfg.micro_batch = splits[i].micro;
+        collect(&j, i ? &b : &first);
+        RETURN_IF_FAILED();
+        const bool same_batch = splits[i].n_ranks * splits[i].accum * splits[i].micro == 8;
+        for (int step = 0; i && same_batch && step < STEPS; step++)
+            CHECK_NEAR(b.loss[step], first.loss[step], 1e-5);
+        CHECK(same_batch || fabs(b.loss[0] - first.loss[0]) > 1e-4);
     }
 }
 
