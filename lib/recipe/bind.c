@@ -38,16 +38,13 @@ static void wrong(const struct value *v, const char *must)
 static bool in_range(const struct value *v, double x)
 {
     const struct zt_key *k = v->key;
-    if ((k->min == 0 && k->max == 0) || (x >= k->min && x <= k->max && (!k->above || x > k->min)))
+    const bool low = k->above ? x <= k->min : x < k->min;
+    const bool high = k->below ? x >= k->max : x > k->max;
+    if ((k->min == 0 && k->max == 0) || !(low || high))
         return true;
-    if (x > k->max)
-        zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at,
-                    "%s: %s is out of range; it must be at most %.15g", v->path, v->node->text,
-                    k->max);
-    else
-        zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at,
-                    "%s: %s is out of range; it must be %s %.15g", v->path, v->node->text,
-                    k->above ? "above" : "at least", k->min);
+    const char *must = low ? (k->above ? "above" : "at least") : (k->below ? "below" : "at most");
+    zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at, "%s: %s is out of range; it must be %s %.15g",
+                v->path, v->node->text, must, low ? k->min : k->max);
     return false;
 }
 

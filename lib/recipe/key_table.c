@@ -35,7 +35,6 @@
 
 #define OFFLOAD(p) HARMLESS(p, ANY, "read only with an offload device")
 #define BUCKET_WHY "transfers are cut by unit, and the plan bounds what they hold"
-#define DROPOUT_WHY "dropout is not carried out yet; set it to 0"
 #define ROPE_WHY "belongs to a kind of rope_scaling that is not carried out"
 #define HF_WHY "says nothing about training"
 #define TOKEN_WHY "token ids are taken from the data as they are"
@@ -448,12 +447,13 @@ const struct zt_key zt_keys[] = {
         "gelu_new or gelu_pytorch_tanh for gpt2, silu for the others."),
     BOOL("model.tie_word_embeddings", r.model.tie_word_embeddings, NULL,
          "The head uses the embedding's weights."),
-    KEY("model.embd_pdrop", FLOAT, r.model.embd_pdrop, "0", DROPOUT_WHY,
-        .status = ZT_KEY_REFUSED, .ok = "0", .max = 1),
-    KEY("model.resid_pdrop", FLOAT, r.model.resid_pdrop, "0", DROPOUT_WHY,
-        .status = ZT_KEY_REFUSED, .ok = "0", .max = 1),
-    KEY("model.attn_pdrop", FLOAT, r.model.attn_pdrop, "0", DROPOUT_WHY,
-        .status = ZT_KEY_REFUSED, .ok = "0", .max = 1),
+    KEY("model.embd_pdrop", FLOAT, r.model.embd_pdrop, "0",
+        "gpt2: share of the embeddings that training drops.", .max = 1, .below = true),
+    KEY("model.resid_pdrop", FLOAT, r.model.resid_pdrop, "0",
+        "gpt2: share that is dropped of what attention and the feed-forward layer add to the "
+        "residual stream.", .max = 1, .below = true),
+    KEY("model.attn_pdrop", FLOAT, r.model.attn_pdrop, "0",
+        "Share of attention's probabilities that training drops.", .max = 1, .below = true),
     REFUSED("model.scale_attn_weights", BOOL, "true",
             "attention is always scaled by 1/sqrt(head_dim)"),
     REFUSED("model.scale_attn_by_inverse_layer_idx", BOOL, "false",

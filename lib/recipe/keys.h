@@ -36,7 +36,7 @@ struct zt_key {
     enum zt_key_status status;
     const char *dflt;  /* as YAML; NULL: none, or derived */
     double min, max;   /* INT, SIZE, FLOAT, PAIR; both 0: not checked */
-    bool above;        /* greater than min, not equal */
+    bool above, below; /* greater than min, less than max, not equal */
     const char *ok;    /* "a|b" */
     const char *known; /* ENUM, WORD: understood, but refused */
     size_t dest;       /* offset in struct zt_settings; ZT_NO_DEST: nowhere */

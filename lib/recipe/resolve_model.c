@@ -268,6 +268,22 @@ static void not_of_this_type(struct zt_load *ld, const struct model_family *f, c
     zt_load_refuse(ld, n->at, "%s: not a choice of %s, which has %s", path, f->type, instead);
 }
 
+/* Models built like Llama drop nothing but attention's probabilities. */
+static void check_dropout(struct zt_load *ld, const struct model_family *f)
+{
+    const struct zt_recipe_model *m = &ld->settings->r.model;
+    const struct {
+        const char *path;
+        double p;
+    } keys[] = {{"model.embd_pdrop", m->embd_pdrop}, {"model.resid_pdrop", m->resid_pdrop}};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(keys) && !f->learned_positions; i++)
+        if (keys[i].p > 0)
+            zt_diag_add(&ld->errors, ZT_DIAG_WRONG, zt_load_pos(ld, keys[i].path),
+                        "%s: not a choice of %s, which has dropout in attention only; set "
+                        "attention_dropout",
+                        keys[i].path, f->type);
+}
+
 static void check_choices(struct zt_load *ld, const struct model_family *f)
 {
     bool qwen2 = strcmp(f->type, "qwen2") == 0;
@@ -365,5 +381,6 @@ void zt_load_resolve_model(struct zt_load *ld)
     check_heads(ld, f);
     check_activation(ld, f);
     check_choices(ld, f);
+    check_dropout(ld, f);
     resolve_rope(ld);
 }

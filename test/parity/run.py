@@ -216,6 +216,51 @@ def across_ranks():
         test(f"rank counts 1 2 3 4 {model}", lambda: check(model))
 
 
+DROPOUT = {"gpt2": {"model.embd_pdrop": 0.1, "model.resid_pdrop": 0.2, "model.attn_pdrop": 0.3},
+           "llama": {"model.attention_dropout": 0.3}, "qwen3": {"model.attention_dropout": 0.3}}
+
+
+def dropout():
+    """Masks belong to samples: stages, recomputation and overlap give the same bits, other ranks and batches
+    the same numbers."""
+    for model, drops in DROPOUT.items():
+        for precision in ("fp32",) if quick else TYPES:
+            base = {**TYPES[precision], **drops, "gradient_accumulation_steps": 1}
+            same_bits(f"dropout {model} {precision}", 2,
+                      [(f"stage {s} {policy} overlap {o}", text_recipe(model, **base, **{
+                          "zero_optimization.stage": s, "activation_checkpointing.policy": policy,
+                          "zero_optimization.overlap_comm": o}))
+                       for s in range(4) for policy, o in (("none", True), ("block", s % 2 == 0))])
+
+    def split(model, drops):
+        splits = ((1, 8, 1), (1, 2, 4), (2, 2, 2), (4, 2, 1)) + (() if quick else ((2, 1, 4), (4, 1, 2)))
+        runs = {}
+        for ranks, micro, accum in splits:
+            runs[ranks, micro, accum] = Run(ranks, text_recipe(model, **drops, **{
+                "train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": accum,
+                "zero_optimization.stage": ranks % 4}))
+        first = runs[splits[0]]
+        for s in splits[1:]:
+            close(runs[s].loss, first.loss, 1e-5, "loss of ranks=%d micro=%d accum=%d" % s)
+            close(runs[s].norm, first.norm, 1e-4, "norm of ranks=%d micro=%d accum=%d" % s)
+    for model in ("gpt2",) if quick else DROPOUT:
+        test(f"dropout by any split, {model}", lambda m=model: split(m, DROPOUT[m]))
+
+    def training_only():
+        """Evaluation, before any step, is that of a model without; every dropout changes training."""
+        base = {"data.val_fraction": 0.1, "train.eval_every": 4}
+        losses = set()
+        for d in ({}, *({k: v} for k, v in DROPOUT["gpt2"].items())):
+            run = Run(2, text_recipe(**base, **d))
+            losses.add((run.summary["first_val_loss"], run.loss[0]))
+        assert len({val for val, _ in losses}) == 1, f"a validation loss depends on dropout: {losses}"
+        assert len(losses) == 4, f"a dropout changed nothing: {losses}"
+        seeds = {Run(1, recipe(4, 1, 6, **DROPOUT["gpt2"], **{  # the same weights and samples
+            "data.shuffle": False, "train.seed": s, "train.steps": 1})).loss[0] for s in (1, 2)}
+        assert len(seeds) == 2, "the masks do not depend on the seed"
+    test("dropout is of training, and of the seed", training_only)
+
+
 def memory_as_predicted():
     """What the plan promises is what is touched: never more, and nearly all of it."""
     def check(model, stage):
@@ -648,6 +693,7 @@ packed_documents()
 stages_bit_for_bit()
 other_models_bit_for_bit()
 across_ranks()
+dropout()
 memory_as_predicted()
 communication_type()
 optimizers()

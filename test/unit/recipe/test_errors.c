@@ -160,9 +160,12 @@ static const struct {
      "r.yaml:1:53: model.activation_function: relu is not carried out; use gelu_new or "
      "gelu_pytorch_tanh",
      ZT_EUNSUPPORTED},
-    {"model: {resid_pdrop: 0.1}\ndata: {train: x}\n" BATCH,
-     "r.yaml:1:22: model.resid_pdrop: 0.1: dropout is not carried out yet; set it to 0",
-     ZT_EUNSUPPORTED},
+    {"model: {resid_pdrop: 1}\ndata: {train: x}\n" BATCH,
+     "r.yaml:1:22: model.resid_pdrop: 1 is out of range; it must be below 1", ZT_EINPUT},
+    {"model: {embd_pdrop: -0.1, attn_pdrop: nan}\ndata: {train: x}\n" BATCH,
+     "r.yaml:1:21: model.embd_pdrop: -0.1 is out of range; it must be at least 0\n"
+     "r.yaml:1:39: model.attn_pdrop: must be a finite number, not \"nan\"",
+     ZT_EINPUT},
     {"model: {params: 7e9, n_layer: 2}\ndata: {train: x}\n" BATCH,
      "r.yaml:1:17: model.params: the model is described by its other keys; leave one of them out",
      ZT_EINPUT},

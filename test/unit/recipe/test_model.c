@@ -170,6 +170,15 @@ TEST(recipe_sliding_window)
         }
 }
 
+TEST(recipe_attention_dropout)
+{
+    struct zt_recipe *r = load_model("{model_type: llama, attention_dropout: 0.1}", DATA);
+    CHECK_LOADED(r);
+    CHECK_NEAR(r->model.attn_pdrop, 0.1, 0);
+    CHECK_NEAR(r->model.resid_pdrop, 0, 0);
+    zt_recipe_free(r);
+}
+
 TEST(recipe_model_errors_word_for_word)
 {
     static const struct {
@@ -245,9 +254,12 @@ TEST(recipe_model_errors_word_for_word)
         {"{model_type: llama, hidden_act: gelu}",
          "r.yaml:3:40: model.activation_function: gelu is not carried out; use silu",
          ZT_EUNSUPPORTED},
-        {"{model_type: llama, attention_dropout: 0.1}",
-         "r.yaml:3:47: model.attention_dropout: 0.1: dropout is not carried out yet; set it to 0",
-         ZT_EUNSUPPORTED},
+        {"{model_type: llama, attention_dropout: 1}",
+         "r.yaml:3:47: model.attention_dropout: 1 is out of range; it must be below 1", ZT_EINPUT},
+        {"{model_type: qwen2, resid_pdrop: 0.1, embd_pdrop: 0.0}",
+         "r.yaml:3:41: model.resid_pdrop: not a choice of qwen2, which has dropout in attention "
+         "only; set attention_dropout",
+         ZT_EINPUT},
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(c); i++) {
         struct zt_recipe *r = load_model(c[i].model, DATA);
