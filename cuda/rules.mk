@@ -80,7 +80,7 @@ CUSIM_FLAGS := -std=c++20 -g $(if $(SAN),-O1,-O2) -ffp-contract=off -fno-math-er
                -fno-strict-aliasing -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-attributes \
                $(CUDA_FLAGS) -DZT_CUSIM -Ilib -Itest -Icuda $(CUSIM_SAN)
 KERNEL_SAN  := $(if $(filter thread,$(SAN)),-fsanitize=thread -Wno-tsan)
-SIM_SAN     := $(if $(filter thread,$(SAN)),-DCUSIM_TSAN) -fno-builtin
+SIM_SAN     := $(if $(filter thread,$(SAN)),-DCUSIM_TSAN) -fno-builtin -fopenmp
 
 $B/cusim/%.o: %.cu
 	@mkdir -p $(@D)
@@ -101,14 +101,14 @@ $B/cusim/unmodelled.o: $B/cusim/unmodelled.c
 
 CUSIM_OBJS   := $(CUSIM_CPP:%.cpp=$B/cusim/%.o) $B/cusim/unmodelled.o
 CUSIM_KERNEL := $(CUDA_CU:%.cu=$B/cusim/%.o)
-CUSIM_LIBS   := -ldnnl -lm -pthread -ldl
+CUSIM_LIBS   := -ldnnl -lgomp -lm -pthread -ldl
 
 $B/cusim/libzerotrain_cuda.so: $(CUSIM_KERNEL) $(CUDA_C:%.c=$B/pic/%.o) $(CUSIM_OBJS) $B/pic/libzerotrain.a cuda/exports.map
 	$(CXX) -shared $(LDFLAGS) -o $@ $(filter %.o %.a,$^) -Wl,-Bsymbolic,--version-script=cuda/exports.map $(CUSIM_LIBS)
 
 $B/cusim/test/%: $B/cusim/test/cuda/%.o $(CUSIM_KERNEL) $(CUDA_C:%.c=$B/pic/%.o) $(CUSIM_OBJS) $B/libzerotrain.a
 	@mkdir -p $(@D)
-	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUSIM_LIBS)
 $B/cusim/test/cuda/%.o: test/cuda/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -DZT_CUSIM -isystem $(CUDA_INC) -MMD -MP -c -o $@ $<

@@ -116,6 +116,7 @@ struct fiber {
     char *stack = nullptr;
     size_t stack_bytes = 0;
     void *tsan = nullptr, *fake = nullptr;
+    fiber *next = nullptr; /* in a list; no container: it would allocate in the name of a lane */
 };
 
 enum state { RUNNING, AT_BARRIER, AT_WARP_OP, DONE };
@@ -162,7 +163,8 @@ struct executor {
     std::vector<warp> warps;
     fiber main;
     /* Free fibers. ThreadSanitizer: two sets in turn, so that neighbouring blocks never share one. */
-    std::vector<fiber *> idle[2];
+    fiber *idle[2] = {};
+    fiber *spent = nullptr; /* by lanes of this block that have ended */
     int set = 0;
     lane *cur = nullptr;
 
@@ -230,14 +232,25 @@ void describe(const executor *x)
 
 void fiber_main();
 
+void push(fiber **list, fiber *f)
+{
+    f->next = *list;
+    *list = f;
+}
+
+fiber *pop(fiber **list)
+{
+    fiber *f = *list;
+    if (f)
+        *list = f->next;
+    return f;
+}
+
 fiber *take_fiber(executor *x)
 {
-    std::vector<fiber *> &idle = x->idle[x->set];
-    if (!idle.empty()) {
-        fiber *f = idle.back();
-        idle.pop_back();
+    if (fiber *f = pop(&x->idle[x->set]))
         return f;
-    }
+    cusim::quiet q;
     auto *f = new fiber();
     void *m = mmap(nullptr, STACK_BYTES + GUARD_BYTES, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -423,7 +436,7 @@ void fiber_main()
             continue;
         }
 #endif
-        x->idle[x->set].push_back(self);
+        push(&x->spent, self);
         go_on(x, self, true);
         abort();
     }
@@ -448,13 +461,9 @@ char *fresh(size_t bytes, size_t align, char **base)
     return p;
 }
 
-void stale(char *base, size_t bytes)
+void stale(char *base)
 {
     cusim::quiet q;
-#if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(base, bytes);
-#endif
-    (void)bytes;
     free(base);
 }
 
@@ -479,8 +488,9 @@ executor::executor()
 
 executor::~executor()
 {
-    for (auto &fibers : idle) {
-        for (fiber *f : fibers) {
+    cusim::quiet q;
+    for (fiber *&list : idle) {
+        while (fiber *f = pop(&list)) {
 #if defined(CUSIM_TSAN)
             __tsan_destroy_fiber(f->tsan);
 #endif
@@ -520,9 +530,11 @@ void end_block(executor *x)
 {
     cusim_cur = nullptr;
     if (x->dyn)
-        stale(x->dyn_base, x->smem);
+        stale(x->dyn_base);
     for (int i = 0; i < x->n_arrays; i++)
-        stale(x->arrays[i].base, 128);
+        stale(x->arrays[i].base);
+    while (fiber *f = pop(&x->spent))
+        push(&x->idle[x->set], f);
 }
 
 } // namespace
