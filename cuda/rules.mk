@@ -44,8 +44,8 @@ GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
             -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 NVFLAGS  := -std=c++17 -O3 -lineinfo $(GENCODE) -cudart shared -Ilib -Itest -Icuda \
             -Xcompiler -Wall,-fPIC,-fvisibility=hidden$(if $(WERROR),$(comma)$(WERROR))
-# The same arithmetic as the optimizers of the CPU (lib/dev/adam.h).
-$B/nv/cuda/optim.o: NVFLAGS += -fmad=false
+# The same arithmetic as on the CPU (lib/dev/adam.h, lib/dev/control.h).
+$B/nv/cuda/optim.o $B/nv/cuda/control.o: NVFLAGS += -fmad=false
 CUDA_LINK = -Wl,-Bsymbolic,-z,defs,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib64
 
 $B/nv/%.o: %.cu

@@ -97,9 +97,9 @@ static inline ZT_HOST_DEVICE double zt_sched_left_over(const struct zt_schedule 
 {
     double span = (double)ZT_MAX(s->total_steps - s->warmup_steps, (int64_t)1);
     if (s->kind == ZT_SCHED_WARMUP_DECAY)
-        return fmax(0, (double)(s->total_steps - done) / span);
+        return fmax(0.0, (double)(s->total_steps - done) / span);
     if (s->kind == ZT_SCHED_WARMUP_COSINE)
-        return (1 + cos(M_PI * fmin(1, (double)(done - s->warmup_steps + 1) / span))) / 2;
+        return (1 + cos(M_PI * fmin(1.0, (double)(done - s->warmup_steps + 1) / span))) / 2;
     return 1;
 }
 
