@@ -15,7 +15,12 @@ WERROR  ?= -Werror
 ARCH    := $(shell uname -m)
 B       ?= build$(if $(SAN),/$(SAN))
 
-CPPFLAGS += -D_GNU_SOURCE -Ilib -Itest
+# Program and CUDA part must have the same tables and the same queue: of headers with equal contents.
+VERSION := $(shell sed -n 's/^\#define ZT_VERSION "\(.*\)"/\1/p' lib/base/version.h)
+SEAMS   := $(sort $(wildcard lib/base/*.h lib/dev/*.h lib/coll/*.h))
+BUILD   := $(VERSION)-$(shell cat $(SEAMS) | sha256sum | cut -c 1-12)
+
+CPPFLAGS += -D_GNU_SOURCE -DZT_BUILD='"$(BUILD)"' -Ilib -Itest
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion $(WERROR) -Wvla -Wstrict-prototypes \
             -Wmissing-prototypes -Wwrite-strings -Wformat=2 -Wno-format-nonliteral
 # clang would fail where it cannot follow an `omp simd`: v2 and -O1 are slower, not wrong.
@@ -66,6 +71,8 @@ include cuda/rules.mk
 
 $B/zerotrain: $(CMD_OBJS) $B/libzerotrain.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$B/lib/coll/backend.o $B/pic/lib/coll/backend.o $B/pic/cuda/backend.o: $(SEAMS)
 
 $B/libzerotrain.a: $(LIB_OBJS)
 	rm -f $@ && $(AR) rcs $@ $^
@@ -163,7 +170,6 @@ soak: all
 	test/soak/run.py $B/zerotrain
 
 # What git has, as zerotrain-VERSION.tar.gz.
-VERSION = $(shell sed -n 's/^\#define ZT_VERSION "\(.*\)"/\1/p' lib/base/version.h)
 dist:
 	@mkdir -p build
 	git archive --format=tar.gz --prefix=zerotrain-$(VERSION)/ -o build/zerotrain-$(VERSION).tar.gz HEAD
@@ -174,6 +180,8 @@ install: all
 	    $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/zerotrain/recipes \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 755 $B/zerotrain $(DESTDIR)$(PREFIX)/bin/
+	if [ -e $B/libzerotrain_cuda.so ]; then install -d $(DESTDIR)$(PREFIX)/lib/zerotrain && \
+	    install -m 755 $B/libzerotrain_cuda.so $(DESTDIR)$(PREFIX)/lib/zerotrain/; fi
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 recipes/*.yaml $(DESTDIR)$(PREFIX)/share/zerotrain/recipes/

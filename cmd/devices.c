@@ -3,12 +3,13 @@
  */
 #include "devices.h"
 
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "cmd.h"
-#include "coll/coll.h"
-#include "launch/launch.h"
+#include "coll/backend.h"
 
 static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
 {
@@ -22,7 +23,8 @@ static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
     return ZT_EXIT_USAGE;
 }
 
-static int no_gpu(const struct cmd_options *o, bool hidden)
+/* Asked for, and not there: `why` in words, or NULL where there is simply none. */
+static int no_gpu(const struct cmd_options *o, const char *why, int code)
 {
     int n = o->num_gpus ? o->num_gpus : 1;
     char asked[32];
@@ -30,56 +32,98 @@ static int no_gpu(const struct cmd_options *o, bool hidden)
         snprintf(asked, sizeof asked, "--num_gpus=%d", n);
     else
         snprintf(asked, sizeof asked, "--device=%s", o->device);
-    cmd_error("%s: there is no GPU %s. To train with %d CPU worker%s instead: "
-              "zerotrain --device=cpu --num_gpus=%d %s",
-              asked, hidden ? "that CUDA_VISIBLE_DEVICES lets us use" : "on this machine", n,
-              n == 1 ? "" : "s", n, o->recipe_path);
-    return ZT_EXIT_INPUT;
+    cmd_error("%s: %s. To train with %d CPU worker%s instead: zerotrain --device=cpu --num_gpus=%d "
+              "%s",
+              asked, why, n, n == 1 ? "" : "s", n, o->recipe_path);
+    return code;
 }
 
-/* How many GPUs there are for us. Where there is none, CUDA_VISIBLE_DEVICES has nothing to say. */
-static int count_visible(int n_present, int *n_visible, struct zt_err *err)
+/*
+ * Threads that the driver starts must leave our signals alone: the launcher waits for them on the main
+ * thread.
+ */
+static int ask_backend(int *n, struct zt_err *err)
 {
-    enum { MAX = 1024 };
-    const char *entries[MAX];
-    struct zt_str buf = {0};
-    *n_visible = 0;
-    if (n_present == 0)
-        return 0;
-    int rc = zt_pick_devices(getenv("CUDA_VISIBLE_DEVICES"), n_present, 0, &buf, entries, MAX,
-                             n_visible, err);
-    zt_str_release(&buf);
+    const struct zt_backend *b;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = zt_backend_load(&b, err);
+    if (!rc)
+        rc = b->device_count(n, err);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;
+}
+
+/*
+ * The GPUs that we may use: their entries of CUDA_VISIBLE_DEVICES. None: *why says so for a person. The
+ * library is not opened where there is nothing to find: no device, and no ZT_CUDA_LIB that tells us to.
+ */
+static int find_gpus(struct cmd_devices *dev, const char **why, struct zt_err *err)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int n_present = zt_count_devices(), n_found = 0;
+    bool look = n_present > 0 || getenv("ZT_CUDA_LIB");
+    *why = "there is no GPU on this machine";
+    if (!look)
+        return 0;
+    int rc = zt_pick_devices(visible, n_present ? n_present : -1, 0, &dev->buf, dev->gpus,
+                             ZT_LAUNCH_MAX_WORKERS, &dev->n_gpus, err);
+    if (rc)
+        return rc;
+    *why = "there is no GPU that CUDA_VISIBLE_DEVICES lets us use";
+    if (visible && dev->n_gpus == 0)
+        return 0;
+    rc = ask_backend(&n_found, err);
+    if (rc) {
+        dev->n_gpus = 0;
+        *why = err->msg;
+        return rc == ZT_EUNSUPPORTED ? 0 : rc;
+    }
+    if (visible && n_found < dev->n_gpus)
+        return zt_err_set(err, ZT_EINPUT,
+                          "CUDA_VISIBLE_DEVICES=%s names %d GPUs, but CUDA finds %d of them",
+                          visible, dev->n_gpus, n_found);
+    if (visible)
+        return 0;
+    return zt_pick_devices(NULL, n_found, 0, &dev->buf, dev->gpus, ZT_LAUNCH_MAX_WORKERS,
+                           &dev->n_gpus, err);
+}
+
+static int gpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
+{
+    if (o->num_gpus > dev->n_gpus) {
+        cmd_error("--num_gpus=%d: only %d GPU%s here", o->num_gpus, dev->n_gpus,
+                  dev->n_gpus == 1 ? " is" : "s are");
+        return ZT_EXIT_INPUT;
+    }
+    dev->kind = ZT_DEV_CUDA;
+    dev->n_workers = o->num_gpus ? o->num_gpus : dev->n_gpus;
+    return 0;
 }
 
 int cmd_pick_devices(const struct cmd_options *o, struct cmd_devices *dev)
 {
     struct zt_err err = {0};
-    int n_present = zt_count_devices(), n_visible;
+    const char *why = NULL;
     memset(dev, 0, sizeof *dev);
     if (strcmp(o->device, "cpu") == 0)
         return cpu_devices(o, dev);
-    if (count_visible(n_present, &n_visible, &err)) {
+    if (find_gpus(dev, &why, &err)) {
         cmd_error("%s", err.msg);
         return ZT_EXIT_INPUT;
     }
-    if (n_visible == 0 && strcmp(o->device, "auto") == 0 && !o->num_gpus) {
-        fprintf(stderr,
-                "No GPU %s: training with 1 CPU worker. (--device=cpu --num_gpus=N starts N.)\n",
-                n_present ? "that CUDA_VISIBLE_DEVICES lets us use" : "here");
-        return cpu_devices(o, dev);
-    }
-    if (n_visible == 0)
-        return no_gpu(o, n_present > 0);
-    if (o->num_gpus > n_visible) {
-        cmd_error("--num_gpus=%d: only %d GPU%s here", o->num_gpus, n_visible,
-                  n_visible == 1 ? " is" : "s are");
-        return ZT_EXIT_INPUT;
-    }
-    cmd_error("%d GPU%s here, but this build has no CUDA part yet; train on the CPU with "
-              "--device=cpu",
-              n_visible, n_visible == 1 ? " is" : "s are");
-    return ZT_EXIT_UNSUPPORTED;
+    if (dev->n_gpus > 0)
+        return gpu_devices(o, dev);
+    if (strcmp(o->device, "auto") || o->num_gpus)
+        return no_gpu(o, why, err.code == ZT_EUNSUPPORTED ? ZT_EXIT_UNSUPPORTED : ZT_EXIT_INPUT);
+    fprintf(stderr, "Training with 1 CPU worker: %s. (--device=cpu --num_gpus=N starts N.)\n", why);
+    return cpu_devices(o, dev);
+}
+
+void cmd_devices_release(struct cmd_devices *dev)
+{
+    zt_str_release(&dev->buf);
 }
 
 int cmd_threads(const struct zt_recipe *r, int n_workers)

@@ -4,14 +4,19 @@
 
 #include "cmd.h"
 #include "dev/dev.h"
+#include "launch/launch.h"
 
 struct cmd_devices {
     enum zt_dev_kind kind;
     int n_workers;
+    int n_gpus; /* that we may use, and what CUDA_VISIBLE_DEVICES calls each */
+    const char *gpus[ZT_LAUNCH_MAX_WORKERS];
+    struct zt_str buf; /* of their names */
 };
 
-/* 0, or an exit code after a message that says what to do. */
+/* 0, or an exit code after a message that says what to do. Release dev in either case. */
 int cmd_pick_devices(const struct cmd_options *o, struct cmd_devices *dev);
+void cmd_devices_release(struct cmd_devices *dev);
 
 /* OpenMP threads of a worker: the recipe's, else the cores shared evenly. */
 int cmd_threads(const struct zt_recipe *r, int n_workers);

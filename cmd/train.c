@@ -128,9 +128,13 @@ static void print_start(const struct job *j)
     for (int i = 0; i < r->n_notes; i++)
         fprintf(stderr, "note: %s\n", r->notes[i].text);
     fputs(zt_str_get(&j->notes), stderr);
-    printf("%d %s worker%s x %d thread%s, ZeRO stage %d, %s\n", j->dev.n_workers,
-           j->dev.kind == ZT_DEV_CPU ? "CPU" : "GPU", j->dev.n_workers == 1 ? "" : "s", j->threads,
-           j->threads == 1 ? "" : "s", p->cfg.stage, zt_dtype_name(p->cfg.dtype));
+    const char *s = j->dev.n_workers == 1 ? "" : "s";
+    if (j->dev.kind == ZT_DEV_CPU)
+        printf("%d CPU worker%s x %d thread%s", j->dev.n_workers, s, j->threads,
+               j->threads == 1 ? "" : "s");
+    else
+        printf("%d GPU worker%s", j->dev.n_workers, s);
+    printf(", ZeRO stage %d, %s\n", p->cfg.stage, zt_dtype_name(p->cfg.dtype));
     char frozen[48] = "";
     if (n_frozen > 0)
         snprintf(frozen, sizeof frozen, ", %lld of them frozen", n_frozen);
@@ -176,6 +180,8 @@ static int launch(const struct job *j, const struct zt_str *recipe, const struct
         .n_env = (int)env->n,
         .recipe = recipe->buf,
         .recipe_len = recipe->len,
+        .devices = j->dev.kind == ZT_DEV_CUDA ? j->dev.gpus : NULL,
+        .device = {.gpu = j->dev.kind == ZT_DEV_CUDA, .ranks_per_gpu = 1},
         .threads = j->threads,
         .rank_log_dir = j->o.rank_log_dir,
         .sink = {.ctx = display,
@@ -269,6 +275,7 @@ int cmd_train(int argc, char **argv)
     zt_str_release(&j.notes);
     zt_arena_release(&j.arena);
     zt_recipe_free(j.r);
+    cmd_devices_release(&j.dev);
     cmd_options_release(&j.o);
     return code;
 }

@@ -5,6 +5,8 @@
 
 #include <signal.h>
 
+#include "coll/backend.h"
+#include "coll/staged.h"
 #include "launch/launch.h"
 #include "train/train.h"
 
@@ -18,37 +20,77 @@ static bool stop_requested(void *ctx)
     return zt_worker_stop_requested(ctx);
 }
 
+/* What this rank computes on and talks to the others by. */
+struct machine {
+    const struct zt_backend *backend; /* of a GPU */
+    struct zt_dev *dev;
+    struct zt_dev *cpu; /* of the collectives under host-staged ones */
+    struct zt_coll *coll;
+    char log[512];
+};
+
+/* The only GPU that is visible to us is ours. */
+static int open_device(const struct zt_worker *w, struct machine *m, struct zt_err *err)
+{
+    if (!w->device.gpu)
+        return zt_cpu_dev_create(&m->dev, m->log, sizeof m->log, err);
+    int rc = zt_backend_load(&m->backend, err);
+    if (!rc)
+        rc = m->backend->dev_create(0, &m->dev, m->log, sizeof m->log, err);
+    return rc;
+}
+
+static int open_collectives(const struct zt_worker *w, struct machine *m, struct zt_err *err)
+{
+    struct zt_shm_job job = {w->shm_control_fd, w->world, w->shm_arena_fds};
+    struct zt_mesh mesh = {{1, 1, w->world, 1, 1}};
+    struct zt_staged_opts opts = {0};
+    bool pinned;
+    if (!w->device.gpu)
+        return zt_shm_coll_create(&job, m->dev, &mesh, w->rank, &m->coll, err);
+    int rc = zt_cpu_dev_create(&m->cpu, NULL, 0, err);
+    if (!rc)
+        rc = zt_shm_coll_create(&job, m->cpu, &mesh, w->rank, &m->coll, err);
+    if (!rc)
+        rc = zt_staged_coll_create(m->coll, m->dev, &opts, &m->coll, &pinned, err);
+    return rc;
+}
+
+static void release(struct machine *m)
+{
+    if (m->coll)
+        m->coll->ops->free(m->coll);
+    if (m->dev && m->backend)
+        m->backend->dev_free(m->dev);
+    else if (m->dev)
+        zt_cpu_dev_free(m->dev);
+    if (m->cpu)
+        zt_cpu_dev_free(m->cpu);
+}
+
 static int train(struct zt_worker *w, struct zt_err *err)
 {
     struct zt_recipe_opts opts = {.path = "recipe", .text = w->recipe, .n_ranks = w->world};
     struct zt_recipe *r = NULL;
-    struct zt_dev *dev = NULL;
-    struct zt_coll *coll = NULL;
-    char log[512];
+    struct machine m = {0};
     int rc = zt_recipe_load(&opts, &r, err);
     if (!rc)
-        rc = zt_cpu_dev_create(&dev, log, sizeof log, err);
-    if (!rc) {
-        struct zt_shm_job job = {w->shm_control_fd, w->world, w->shm_arena_fds};
-        struct zt_mesh mesh = {{1, 1, w->world, 1, 1}};
-        rc = zt_shm_coll_create(&job, dev, &mesh, w->rank, &coll, err);
-    }
+        rc = open_device(w, &m, err);
+    if (!rc)
+        rc = open_collectives(w, &m, err);
     if (!rc) {
         struct zt_train_env env = {.rank = w->rank,
                                    .world = w->world,
                                    .n_threads = w->threads,
-                                   .device = log,
-                                   .dev = dev,
-                                   .coll = coll,
+                                   .device = m.log,
+                                   .dev = m.dev,
+                                   .coll = m.coll,
                                    .ctx = w,
                                    .report = send_report,
                                    .stop_requested = stop_requested};
         rc = zt_train_run(r, &env, err);
     }
-    if (coll)
-        coll->ops->free(coll);
-    if (dev)
-        zt_cpu_dev_free(dev);
+    release(&m);
     if (r)
         zt_recipe_free(r);
     return rc;

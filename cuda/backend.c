@@ -52,9 +52,7 @@ static const struct zt_backend backend = {.abi = ZT_BACKEND_ABI,
                                           .dev_create = zt_cuda_dev_create,
                                           .dev_free = zt_cuda_dev_free};
 
-__attribute__((visibility("default"))) const struct zt_backend *zt_backend(void);
-
-const struct zt_backend *zt_backend(void)
+__attribute__((visibility("default"))) const struct zt_backend *zt_backend(void)
 {
     return &backend;
 }

@@ -1,6 +1,6 @@
-#include "epilogue.h"
-
 #include "port.h"
+
+#include "epilogue.h"
 
 /*
  * One thread an element, scalar accesses: it stands in for shapes that are too odd for the fused call.

@@ -11,6 +11,7 @@
 
 #include "coll/coll.h"
 
+/* ZT_BUILD, from the Makefile: the version and a checksum of the headers that both sides share. */
 enum { ZT_BACKEND_ABI = 1, ZT_NCCL_ID_BYTES = 128 };
 
 /* A job's NCCL rendezvous. Secret: whoever has it can join. Travels over the control plane only. */
@@ -55,12 +56,14 @@ struct zt_backend {
                        struct zt_err *err);
 };
 
-/* What the library exports: the symbol "zt_backend". */
+/* What the library exports, "zt_backend". */
 typedef const struct zt_backend *(*zt_backend_fn)(void);
+const struct zt_backend *zt_backend(void);
 
 /*
- * The CUDA backend, opened once and kept. ZT_EUNSUPPORTED: there is none, and the message says what is
- * missing (the library, one it needs, an equal build).
+ * The CUDA backend, which stays; again it is the same. Looked for as ZT_CUDA_LIB says, else beside the
+ * program, else in ../lib/zerotrain from there. ZT_EUNSUPPORTED: there is none, and the message says
+ * what is missing (the library, one it needs, an equal build).
  */
 int zt_backend_load(const struct zt_backend **out, struct zt_err *err) ZT_MUST_CHECK;
 
