@@ -24,14 +24,6 @@
 #error "device.h is for the host's compiler"
 #endif
 
-#define __shared__ static_assert(false, "use ZT_SHARED or ZT_DYN_SHARED");
-#define __constant__
-#define __global__
-#define __device__
-#define __host__
-#define __launch_bounds__(...)
-#define __grid_constant__
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -45,6 +37,11 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+
+#undef __shared__
+#define __shared__ static_assert(false, "use ZT_SHARED or ZT_DYN_SHARED");
+#undef __launch_bounds__
+#define __launch_bounds__(...)
 
 /* The shim's own loads and stores are not the kernel's: hidden from ThreadSanitizer. */
 #if defined(__SANITIZE_THREAD__)
