@@ -122,16 +122,13 @@ void zt_att_layout(const struct zt_attention *s, bool backward, struct zt_att_la
     l->total = at;
 }
 
-/*
- * CPU: tiles of each thread. CUDA: nothing forward; backward fp32 sums of dq and the row sums of
- * dout * out (FlashAttention-2, algorithm 2).
- */
+/* CPU: tiles of each thread. CUDA: backward, the row sums of dout * out (cuda/attention_bwd.cuh). */
 size_t zt_ws_attention(enum zt_dev_kind kind, const struct zt_attention *shape, bool backward,
                        int n_threads)
 {
     if (kind == ZT_DEV_CUDA) {
         size_t rows = (size_t)shape->batch * (size_t)shape->q_len * (size_t)shape->n_head;
-        return backward ? rows * ((size_t)shape->head_dim + 1) * sizeof(float) : 0;
+        return backward ? rows * sizeof(float) : 0;
     }
     struct zt_att_layout l;
     zt_att_layout(shape, backward, &l);

@@ -1,0 +1,230 @@
+/*
+ * attention_fwd.cuh: attention forward for 16-bit elements. For each query tile: S = Q K^T, online
+ * softmax in base 2 (Milakov and Gimelshein 2018), O = O * correction + P V.
+ *
+ * FLOPs: 4 * head_dim for each (query, key) pair seen and head. Bytes: q, k, v and out once, lse;
+ * k and v again from the L2 for every query tile.
+ */
+#ifndef ZT_CUDA_ATTENTION_FWD_CUH
+#define ZT_CUDA_ATTENTION_FWD_CUH
+
+#include "attention.h"
+
+template <class T_, int D_, int MT_, int WARPS_, int BN_> struct zt_att_fwd_tiles {
+    using T = T_;
+    static constexpr int D = D_, MT = MT_, WARPS = WARPS_, BN = BN_;
+    static constexpr int THREADS = 32 * WARPS, BM = 16 * MT * WARPS, LD = D + 8;
+    static constexpr bool HOLD_Q = D <= 64; /* Q's fragments in registers */
+    static constexpr int BLOCKS = D <= 128 ? 2 : 1;
+    static constexpr size_t SMEM = (size_t)(BM + 4 * BN) * LD * sizeof(T);
+};
+
+/* What a lane keeps of its rows: 16 m + g + 8 h of the warp's, h = 0, 1. */
+template <class C> struct zt_att_rows {
+    float o[C::MT][C::D / 8][4];
+    float max[C::MT][2],
+        sum[C::MT][2]; /* max of the unscaled scores; sum over this lane's columns */
+};
+
+/* Scores of keys that the query does not see become -infinity. `pos` is of the warp's first row. */
+template <class C>
+static __device__ __forceinline__ void zt_att_mask(float (&s)[C::MT][C::BN / 8][4], int k0, int pos,
+                                                   int last_pos, const int32_t *seg)
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < C::MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int p = min(pos + m * 16 + h * 8 + lane / 4, last_pos);
+            const int first = zt_att_first_key(seg, p);
+#pragma unroll
+            for (int n = 0; n < C::BN / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int key = k0 + n * 8 + lane % 4 * 2 + e;
+                    if (key > p || key < first)
+                        s[m][n][h * 2 + e] = -INFINITY;
+                }
+        }
+}
+
+/* Scores of a key tile to 2^(c (s - max)); sums so far are rescaled where the maximum grows. */
+template <class C>
+static __device__ __forceinline__ void zt_att_softmax(zt_att_rows<C> &w,
+                                                      float (&s)[C::MT][C::BN / 8][4], float c)
+{
+#pragma unroll
+    for (int m = 0; m < C::MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float max = w.max[m][h];
+#pragma unroll
+            for (int n = 0; n < C::BN / 8; n++)
+                max = fmaxf(max, fmaxf(s[m][n][h * 2], s[m][n][h * 2 + 1]));
+            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
+            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
+            /* A row may see nothing of the tiles so far: then all its powers are 2^-infinity. */
+            const float base = max == -INFINITY ? 0 : max * c;
+            const float keep = zt_exp2(w.max[m][h] * c - base);
+            float sum = w.sum[m][h] * keep;
+            w.max[m][h] = max;
+#pragma unroll
+            for (int n = 0; n < C::BN / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    sum += s[m][n][h * 2 + e] = zt_exp2(s[m][n][h * 2 + e] * c - base);
+            w.sum[m][h] = sum;
+#pragma unroll
+            for (int n = 0; n < C::D / 8; n++) {
+                w.o[m][n][h * 2] *= keep;
+                w.o[m][n][h * 2 + 1] *= keep;
+            }
+        }
+}
+
+/* out and lse of the warp's rows, `n` of them there. */
+template <class C, bool DROP>
+static __device__ __forceinline__ void zt_att_finish(zt_att_rows<C> &w, typename C::T *stage,
+                                                     typename C::T *out, int64_t ldo, float *lse,
+                                                     int n, const struct zt_attention &a)
+{
+    const int lane = threadIdx.x % 32;
+    float f[C::MT][2];
+#pragma unroll
+    for (int m = 0; m < C::MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = w.sum[m][h];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            f[m][h] = (DROP ? a.drop.scale : 1.0f) / sum;
+            const int row = m * 16 + h * 8 + lane / 4;
+            if (lane % 4 == 0 && row < n)
+                lse[row] = w.max[m][h] * a.scale + logf(sum);
+        }
+    zt_att_store<typename C::T, C::D, C::MT>(w.o, f, stage, out, ldo, n, a.head_dim);
+}
+
+template <class C, bool DROP>
+__global__ void __launch_bounds__(C::THREADS, C::BLOCKS) zt_att_fwd_kernel(struct zt_attention a)
+{
+    using T = typename C::T;
+    constexpr int STAGE = 2 * C::BN * C::LD;
+    ZT_DYN_SHARED(T, smem); /* Q, then two stages of K and V */
+    const int n_tiles = zt_ceil_div(a.q_len, C::BM), offset = (int)a.q_offset;
+    const struct zt_att_place at = zt_att_place_of(blockIdx.x, n_tiles, a.n_head);
+    const int q0 = (n_tiles - 1 - at.tile) * C::BM; /* the longest rows first */
+    const int n_rows = min((int)a.q_len - q0, C::BM);
+    const int64_t kv_col = (int64_t)(at.head / (a.n_head / a.n_kv_head)) * a.head_dim;
+    const int64_t q_col = (int64_t)at.head * a.head_dim, q_row = at.seq * a.q_len + q0;
+    const T *k = (const T *)a.k.ptr + at.seq * a.k_len * a.ldkv + kv_col;
+    const T *v = (const T *)a.v.ptr + at.seq * a.k_len * a.ldkv + kv_col;
+    const int32_t *seg = a.seg_start ? a.seg_start + at.seq * a.k_len : NULL;
+
+    const int warp_row = (int)threadIdx.x / 32 * 16 * C::MT;
+    const int last_pos = offset + q0 + n_rows - 1;
+    const int pos = offset + q0 + warp_row; /* of the warp's first row, if that is there */
+    const int warp_last = min(pos + 16 * C::MT - 1, last_pos);
+    const int last_first = zt_att_first_key(seg, warp_last);
+    const float c = a.scale * ZT_LOG2E;
+    struct zt_drop_key drop;
+    if (DROP)
+        drop = zt_drop_key(&a.drop, at.seq);
+    T *q_warp = smem + warp_row * C::LD, *stage = smem + C::BM * C::LD;
+    int k0 = zt_att_first_key(seg, offset + q0) / C::BN * C::BN;
+
+    zt_att_load<T, C::D, C::BM, C::THREADS>(smem, (const T *)a.q.ptr + q_row * a.ldq + q_col, a.ldq,
+                                            n_rows, a.head_dim);
+    auto load = [&](int buffer, int key) {
+        T *to = stage + buffer * STAGE;
+        const int n = (int)a.k_len - key;
+        zt_att_load<T, C::D, C::BN, C::THREADS>(to, k + key * a.ldkv, a.ldkv, n, a.head_dim);
+        zt_att_load<T, C::D, C::BN, C::THREADS>(to + C::BN * C::LD, v + key * a.ldkv, a.ldkv, n,
+                                                a.head_dim);
+    };
+    load(0, k0);
+
+    zt_att_rows<C> w;
+    uint32_t fq[C::D / 16][C::MT][4];
+    if (C::HOLD_Q) {
+        zt_cp_async_wait();
+        __syncthreads();
+        zt_att_hold<T, C::D, C::MT>(fq, q_warp);
+    }
+    zt_att_clear(w.o);
+#pragma unroll
+    for (int m = 0; m < C::MT; m++)
+        for (int h = 0; h < 2; h++) {
+            w.max[m][h] = -INFINITY;
+            w.sum[m][h] = 0;
+        }
+#pragma unroll 1
+    for (int buffer = 0; k0 <= last_pos; k0 += C::BN, buffer ^= 1) {
+        const T *tile = stage + buffer * STAGE;
+        zt_cp_async_wait();
+        __syncthreads(); /* the tile is there, and nobody reads the other buffer any more */
+        if (k0 + C::BN <= last_pos)
+            load(buffer ^ 1, k0 + C::BN);
+        if (k0 > warp_last)
+            continue;
+        float s[C::MT][C::BN / 8][4];
+        zt_att_clear(s);
+        if (C::HOLD_Q)
+            zt_att_product<T, C::D, C::MT, C::BN>(s, fq, tile);
+        else
+            zt_att_product<T, C::D, C::MT, C::BN>(s, q_warp, tile);
+        if (k0 + C::BN - 1 > pos || k0 < last_first)
+            zt_att_mask<C>(s, k0, pos, last_pos, seg);
+        zt_att_softmax<C>(w, s, c);
+        if (DROP)
+            zt_att_drop<C::MT, C::BN>(s, drop, (uint32_t)at.head, pos, k0, a.drop.threshold, 1);
+        zt_att_gather<T, C::D, C::MT, C::BN>(w.o, s, tile + C::BN * C::LD);
+    }
+    const int64_t lse_row = (at.seq * a.n_head + at.head) * a.q_len + q0 + warp_row;
+    zt_att_finish<C, DROP>(w, q_warp, (T *)a.out.ptr + (q_row + warp_row) * a.ldo + q_col, a.ldo,
+                           a.lse + lse_row, n_rows - warp_row, a);
+}
+
+template <class C>
+static cudaError_t zt_att_fwd_launch(const struct zt_attention *a, cudaStream_t s)
+{
+    const int64_t blocks = a->batch * a->n_head * zt_ceil_div(a->q_len, C::BM);
+    if (a->drop.threshold)
+        ZT_ATT_LAUNCH((zt_att_fwd_kernel<C, true>), (unsigned)blocks, C::THREADS, C::SMEM, s, *a);
+    ZT_ATT_LAUNCH((zt_att_fwd_kernel<C, false>), (unsigned)blocks, C::THREADS, C::SMEM, s, *a);
+}
+
+template <class T> using zt_att_fwd_32 = zt_att_fwd_tiles<T, 32, 2, 4, 64>;
+template <class T> using zt_att_fwd_64 = zt_att_fwd_tiles<T, 64, 2, 4, 64>;
+template <class T> using zt_att_fwd_96 = zt_att_fwd_tiles<T, 96, 2, 4, 64>;
+template <class T> using zt_att_fwd_128 = zt_att_fwd_tiles<T, 128, 2, 4, 64>;
+template <class T> using zt_att_fwd_256 = zt_att_fwd_tiles<T, 256, 1, 8, 32>;
+
+#define ZT_ATT_FWD_REGISTER(T)                                                                     \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_32<T>, false>))                                  \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_32<T>, true>))                                   \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_64<T>, false>))                                  \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_64<T>, true>))                                   \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_96<T>, false>))                                  \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_96<T>, true>))                                   \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_128<T>, false>))                                 \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_128<T>, true>))                                  \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_256<T>, false>))                                 \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_256<T>, true>))
+
+template <class T>
+static cudaError_t zt_att_fwd_choose(const struct zt_attention *a, cudaStream_t s)
+{
+    if (a->head_dim <= 32)
+        return zt_att_fwd_launch<zt_att_fwd_32<T>>(a, s);
+    if (a->head_dim <= 64)
+        return zt_att_fwd_launch<zt_att_fwd_64<T>>(a, s);
+    if (a->head_dim <= 96)
+        return zt_att_fwd_launch<zt_att_fwd_96<T>>(a, s);
+    if (a->head_dim <= 128)
+        return zt_att_fwd_launch<zt_att_fwd_128<T>>(a, s);
+    return zt_att_fwd_launch<zt_att_fwd_256<T>>(a, s);
+}
+
+#endif
