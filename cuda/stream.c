@@ -95,7 +95,7 @@ static int kernel_fault(const struct zt_cuda_dev *d, struct zt_err *err)
     for (int i = 0; i < ZT_CUDA_MAX_STREAMS; i++) {
         const struct zt_cuda_fault *f = &d->faults[i];
         if (__atomic_load_n(&f->kind, __ATOMIC_ACQUIRE) == ZT_FAULT_TARGET)
-            return zt_err_set(err, ZT_EDEVICE,
+            return zt_err_set(err, ZT_EINPUT,
                               "cross_entropy: row %lld has target %d, outside the vocabulary",
                               (long long)f->place, (int)f->value);
     }

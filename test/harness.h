@@ -2,7 +2,8 @@
  * harness.h: a small test runner. A test file defines tests with TEST(name) { ... } and ends with
  * TEST_MAIN(). Each test prints one line: "ok NAME", "not ok NAME: FILE:LINE: why", or
  * "skip NAME: reason"; the exit status is 1 when any failed. `prog FILTER` runs tests whose name
- * contains FILTER. scripts/run-tests.sh counts the lines.
+ * contains FILTER. test/run.sh counts the lines. Where ZT_TEST_RIGS chooses devices (unit/dev/dev_test.h)
+ * it stands behind the names.
  */
 #ifndef ZT_TEST_HARNESS_H
 #define ZT_TEST_HARNESS_H
@@ -20,6 +21,7 @@ struct zt_test {
 static struct zt_test *zt_tests_head, **zt_tests_tail = &zt_tests_head;
 static int zt_test_failed, zt_test_skipped; /* of the test under way */
 static const char *zt_test_name;
+static char zt_test_rigs[32]; /* " (cuda)" */
 
 #define TEST(id)                                                                                   \
     static void id(void);                                                                          \
@@ -35,7 +37,7 @@ static const char *zt_test_name;
 #define FAIL(...)                                                                                  \
     do {                                                                                           \
         if (!zt_test_failed) {                                                                     \
-            printf("not ok %s: %s:%d: ", zt_test_name, __FILE__, __LINE__);                        \
+            printf("not ok %s%s: %s:%d: ", zt_test_name, zt_test_rigs, __FILE__, __LINE__);        \
             printf(__VA_ARGS__);                                                                   \
             printf("\n");                                                                          \
         }                                                                                          \
@@ -45,7 +47,7 @@ static const char *zt_test_name;
 
 #define SKIP(...)                                                                                  \
     do {                                                                                           \
-        printf("skip %s: ", zt_test_name);                                                         \
+        printf("skip %s%s: ", zt_test_name, zt_test_rigs);                                         \
         printf(__VA_ARGS__);                                                                       \
         printf("\n");                                                                              \
         zt_test_skipped = 1;                                                                       \
@@ -99,6 +101,9 @@ static const char *zt_test_name;
 ZT_UNUSED static int zt_run_tests(int argc, char **argv)
 {
     int bad = 0;
+    const char *rigs = getenv("ZT_TEST_RIGS");
+    if (rigs && *rigs)
+        snprintf(zt_test_rigs, sizeof zt_test_rigs, " (%s)", rigs);
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (struct zt_test *t = zt_tests_head; t; t = t->next) {
         if (argc > 1 && !strstr(t->name, argv[1]))
@@ -107,7 +112,7 @@ ZT_UNUSED static int zt_run_tests(int argc, char **argv)
         zt_test_failed = zt_test_skipped = 0;
         t->fn();
         if (!zt_test_failed && !zt_test_skipped)
-            printf("ok %s\n", t->name);
+            printf("ok %s%s\n", t->name, zt_test_rigs);
         bad |= zt_test_failed;
     }
     return bad;

@@ -27,8 +27,6 @@ struct problem {
     struct zt_dropout drop;
 };
 
-static const struct zt_step_block step = {.seed = 3, .first_sample = 1000};
-
 static struct zt_dropout no_drop(void)
 {
     return (struct zt_dropout){0};
@@ -36,7 +34,11 @@ static struct zt_dropout no_drop(void)
 
 static struct zt_dropout drop_of(double p)
 {
-    struct zt_dropout d = {.site = 7, .first = 20, .sb = &step};
+    struct zt_dropout d = {
+        .site = 7,
+        .first = 20,
+        .sb = SHARED(struct zt_step_block, .seed = 3, .first_sample = 1000),
+    };
     zt_dropout_set_p(&d, p);
     return d;
 }
@@ -104,7 +106,7 @@ static struct problem make_problem(const struct attention_case *t, enum zt_dtype
     s.k = tensor_random(n_kv, dtype, 2, 1, 0);
     s.v = tensor_random(n_kv, dtype, 3, 1, 0);
     s.dout = tensor_random(n_q, dtype, 4, 1, 0);
-    s.seg_start = zt_xcalloc((size_t)(t->batch * t->k_len), sizeof *s.seg_start);
+    s.seg_start = test_alloc((size_t)(t->batch * t->k_len), sizeof *s.seg_start);
     for (int i = 0; i < t->batch * t->k_len; i++)
         s.seg_start[i] = segment_of(t, i % t->k_len);
     s.out = zt_xcalloc((size_t)n_q, sizeof *s.out);
@@ -122,7 +124,7 @@ static void free_problem(struct problem *s)
     tensor_free(&s->k);
     tensor_free(&s->v);
     tensor_free(&s->dout);
-    free(s->seg_start);
+    test_free(s->seg_start);
     free(s->out);
     free(s->lse);
     free(s->dq);
@@ -168,15 +170,15 @@ static struct run run_attention(const struct problem *s, struct rig *r, bool bac
                              .dq = got.dq.ref,
                              .dk = got.dk.ref,
                              .dv = got.dv.ref};
-    a.ws_bytes = ZT_MAX(zt_ws_attention(ZT_DEV_CPU, &a, false, r->n_threads),
-                        zt_ws_attention(ZT_DEV_CPU, &a, true, r->n_threads));
-    a.ws = zt_xcalloc(a.ws_bytes, 1);
+    a.ws_bytes = ZT_MAX(zt_ws_attention(r->dev->ops->kind, &a, false, r->n_threads),
+                        zt_ws_attention(r->dev->ops->kind, &a, true, r->n_threads));
+    a.ws = test_alloc(a.ws_bytes, 1);
     memset(a.ws, 0xff, a.ws_bytes); /* NaN: nothing is read before it is written */
     r->dev->ops->attention_fwd(r->stream, &a);
     if (backward)
         r->dev->ops->attention_bwd(r->stream, &a);
     got.rc = rig_sync(r, &got.err);
-    free(a.ws);
+    test_free(a.ws);
     return got;
 }
 

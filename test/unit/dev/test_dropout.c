@@ -1,10 +1,9 @@
 #include "dev_test.h"
 
-static const struct zt_step_block step = {.seed = 42, .first_sample = 7};
-
 static struct zt_dropout drop_of(double p)
 {
-    struct zt_dropout d = {.site = 5, .sb = &step};
+    struct zt_dropout d = {.site = 5,
+                           .sb = SHARED(struct zt_step_block, .seed = 42, .first_sample = 7)};
     zt_dropout_set_p(&d, p);
     return d;
 }

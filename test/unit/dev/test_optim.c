@@ -5,17 +5,12 @@
  * thread count gives the same bits, with and without a master copy.
  */
 
-static struct zt_step_block block(float lr, float grad_scale)
+static struct zt_step_block *block(float lr, float grad_scale)
 {
-    struct zt_step_block sb = {.adam_t = 1,
-                               .grad_scale = grad_scale,
-                               .loss_scale = 1,
-                               .beta1 = 0.9f,
-                               .beta2 = 0.95f,
-                               .eps = 1e-8f,
-                               .apply = 1,
-                               .schedule = {.lr = (double)lr}};
-    zt_step_refresh(&sb);
+    struct zt_step_block *sb = SHARED(struct zt_step_block, .adam_t = 1, .grad_scale = grad_scale,
+                                      .loss_scale = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+                                      .apply = 1, .schedule = {.lr = (double)lr});
+    zt_step_refresh(sb);
     return sb;
 }
 
@@ -30,10 +25,11 @@ TEST(dev_decay_b08)
     FOR_EACH_RIG(r)
     {
         for (enum zt_optimizer o = ZT_ADAMW; o <= ZT_LION; o++) {
-            struct zt_step_block sb = block(0.1f, 0.5f);
-            float w[3] = {1, 1, 1}, g[3] = {0, 0, 0}, m[3] = {0}, v[3] = {0};
-            struct zt_update a = {o, ranges,         2,          &sb, {g, ZT_F32}, m,
+            float *w = SHARED_ARRAY(float, 3), *g = SHARED_ARRAY(float, 3);
+            float *m = SHARED_ARRAY(float, 3), *v = SHARED_ARRAY(float, 3);
+            struct zt_update a = {o, ranges,         2,          block(0.1f, 0.5f), {g, ZT_F32}, m,
                                   v, {NULL, ZT_F32}, {w, ZT_F32}};
+            w[0] = w[1] = w[2] = 1;
             a.v = zt_optimizer_has_v(o) ? v : NULL;
             RUN(r, update, &a);
             CHECK_NEAR(w[0], want[o], 1e-7);
@@ -49,12 +45,12 @@ TEST(dev_adam_first_update_p03)
     FOR_EACH_RIG(r)
     {
         for (enum zt_optimizer o = ZT_ADAMW; o <= ZT_ADAM; o++) {
-            struct zt_step_block sb = block(1, 1);
-            float w = 0, g = 1, m = 0, v = 0;
-            struct zt_update a = {o,  &range,         1,           &sb, {&g, ZT_F32}, &m,
-                                  &v, {NULL, ZT_F32}, {&w, ZT_F32}};
+            float *w = SHARED(float, 0), *g = SHARED(float, 1);
+            float *m = SHARED(float, 0), *v = SHARED(float, 0);
+            struct zt_update a = {o, &range,         1,          block(1, 1), {g, ZT_F32}, m,
+                                  v, {NULL, ZT_F32}, {w, ZT_F32}};
             RUN(r, update, &a);
-            CHECK_NEAR(w, -0.99999999, 3e-7);
+            CHECK_NEAR(*w, -0.99999999, 3e-7);
         }
     }
 }
@@ -65,9 +61,10 @@ TEST(dev_lion_leaves_unused_rows)
     struct zt_update_range range = {0, 3, 0, 1};
     FOR_EACH_RIG(r)
     {
-        struct zt_step_block sb = block(0.5f, 1);
-        float w[3] = {1, 2, 3}, g[3] = {0, 1e-30f, -1e-30f}, m[3] = {0};
-        struct zt_update a = {ZT_LION, &range,         1,          &sb, {g, ZT_F32}, m,
+        static const float start[] = {1, 2, 3}, slope[] = {0, 1e-30f, -1e-30f};
+        float *w = test_share(start, sizeof start), *g = test_share(slope, sizeof slope);
+        float *m = SHARED_ARRAY(float, 3);
+        struct zt_update a = {ZT_LION, &range,         1,          block(0.5f, 1), {g, ZT_F32}, m,
                               NULL,    {NULL, ZT_F32}, {w, ZT_F32}};
         RUN(r, update, &a);
         CHECK(w[0] == 1 && w[1] == 1.5f && w[2] == 3.5f);
@@ -120,12 +117,12 @@ struct state {
 static void run_steps(struct rig *r, enum zt_optimizer o, const struct tensor grads[],
                       enum zt_dtype param, struct state *s)
 {
-    struct zt_step_block sb = block(1e-2f, 0.5f);
+    struct zt_step_block *sb = block(1e-2f, 0.5f);
     for (int t = 0; t < STEPS; t++) {
         struct zt_update a = {o,
                               ranges,
                               N_RANGES,
-                              &sb,
+                              sb,
                               grads[t].ref,
                               s->m,
                               s->v,
@@ -137,10 +134,10 @@ static void run_steps(struct rig *r, enum zt_optimizer o, const struct tensor gr
             a.param = a.master;
             a.master.ptr = NULL;
         }
-        struct zt_step_advance next = {&sb};
-        sb.apply = 0; /* a skipped step in between changes nothing */
+        struct zt_step_advance next = {sb};
+        sb->apply = 0; /* a skipped step in between changes nothing */
         RUN(*r, update, &a);
-        sb.apply = 1;
+        sb->apply = 1;
         RUN(*r, update, &a);
         RUN(*r, step_advance, &next);
     }
@@ -149,7 +146,8 @@ static void run_steps(struct rig *r, enum zt_optimizer o, const struct tensor gr
 static void check_ten_steps(enum zt_optimizer o)
 {
     static const enum zt_dtype params[] = {ZT_F32, ZT_BF16, ZT_F16};
-    static struct state first, s;
+    static struct state first;
+    struct state *s = SHARED_ARRAY(struct state, 1);
     struct tensor grads[STEPS], w0 = tensor_random(N, ZT_F32, 100, 1, 0);
     for (int t = 0; t < STEPS; t++)
         grads[t] = tensor_random(N, ZT_BF16, (uint64_t)t, 1, 0);
@@ -159,21 +157,21 @@ static void check_ten_steps(enum zt_optimizer o)
     FOR_EACH_RIG(r)
     {
         for (size_t p = 0; p < ZT_ARRAY_LEN(params); p++) {
-            memset(&s, 0, sizeof s);
-            memcpy(s.master, w0.ref.ptr, sizeof s.master);
-            run_steps(&r, o, grads, params[p], &s);
+            memset(s, 0, sizeof *s);
+            memcpy(s->master, w0.ref.ptr, sizeof s->master);
+            run_steps(&r, o, grads, params[p], s);
             RETURN_IF_FAILED();
-            CHECK_TENSOR(r, "w", ((struct zt_ref){s.master, ZT_F32}), want.val, N, 2e-6);
+            CHECK_TENSOR(r, "w", ((struct zt_ref){s->master, ZT_F32}), want.val, N, 2e-6);
             for (int i = 0; params[p] == ZT_BF16 && i < 2990; i++)
-                CHECK_INT(s.param[i], zt_f32_to_bf16(s.master[i]));
+                CHECK_INT(s->param[i], zt_f32_to_bf16(s->master[i]));
             for (int i = 0; params[p] == ZT_F16 && i < 2990; i++)
-                CHECK_INT(s.param[i], zt_f32_to_f16(s.master[i]));
+                CHECK_INT(s->param[i], zt_f32_to_f16(s->master[i]));
             if (!have_first)
-                first = s;
+                first = *s;
             have_first = true;
-            CHECK(memcmp(first.master, s.master, sizeof s.master) == 0);
-            CHECK(memcmp(first.m, s.m, sizeof s.m) == 0);
-            CHECK(memcmp(first.v, s.v, sizeof s.v) == 0);
+            CHECK(memcmp(first.master, s->master, sizeof s->master) == 0);
+            CHECK(memcmp(first.m, s->m, sizeof s->m) == 0);
+            CHECK(memcmp(first.v, s->v, sizeof s->v) == 0);
         }
     }
     for (int t = 0; t < STEPS; t++)

@@ -57,7 +57,7 @@ static void check_rope(const struct rope_case *c, const struct zt_rope_rule *rul
                        bool inverse)
 {
     int64_t ldq = c->n_head * c->head_dim + c->pad, ldk = c->n_kv_head * c->head_dim + c->pad;
-    int32_t *positions = zt_xcalloc((size_t)c->rows, sizeof *positions);
+    int32_t *positions = SHARED_ARRAY(int32_t, c->rows);
     struct tensor q = tensor_random(c->rows * ldq, t, 1, 1, 0),
                   k = tensor_random(c->rows * ldk, t, 2, 1, 0);
     struct tensor got_q = tensor_copy(&q), got_k = tensor_copy(&k);
@@ -79,7 +79,6 @@ static void check_rope(const struct rope_case *c, const struct zt_rope_rule *rul
     tensor_free(&k);
     tensor_free(&got_q);
     tensor_free(&got_k);
-    free(positions);
 }
 
 /* Odd shapes, all bands of the scaled rule, positions up to the end of what int32 holds. */
@@ -106,11 +105,12 @@ TEST(dev_rope)
 TEST(dev_rope_d10_half_split)
 {
     static const double want[] = {-1.984110648556, 1.959900667497, 2.462377902412, 4.019799668335};
-    const int32_t one = 1;
+    const int32_t *one = SHARED(int32_t, 1);
     FOR_EACH_RIG(r)
     {
-        float q[] = {1, 2, 3, 4}, k[] = {1, 2, 3, 4};
-        struct zt_rope a = {1, 4, 4, 1, 1, 4, &one, plain, false, {q, ZT_F32}, {k, ZT_F32}};
+        static const float start[] = {1, 2, 3, 4};
+        float *q = test_share(start, sizeof start), *k = test_share(start, sizeof start);
+        struct zt_rope a = {1, 4, 4, 1, 1, 4, one, plain, false, {q, ZT_F32}, {k, ZT_F32}};
         RUN(r, rope, &a);
         for (int i = 0; i < 4; i++) {
             CHECK_NEAR(q[i], want[i], 5e-7);
@@ -142,7 +142,8 @@ static double rope_value(void *ctx)
 TEST(dev_rope_gradient)
 {
     static const struct rope_case c = {3, 2, 2, 16, 0, 0, 0};
-    static const int32_t positions[] = {0, 5, 1000};
+    static const int32_t three[] = {0, 5, 1000};
+    int32_t *positions = test_share(three, sizeof three);
     int64_t ld = c.n_head * c.head_dim, n = c.rows * ld;
     struct tensor x = tensor_random(n, ZT_F32, 1, 1, 0), dy = tensor_random(n, ZT_F32, 2, 1, 0);
     struct tensor dx = tensor_copy(&dy), y = tensor_out(n, ZT_F32);
@@ -237,9 +238,11 @@ TEST(dev_swiglu)
 /* Far out silu is 0 or x and its slope 0 or 1; nothing overflows into NaN. */
 TEST(dev_swiglu_at_the_ends)
 {
-    float gate[] = {-INFINITY, -1e30f, -200, -89, -88, 88, 89, 200, 1e30f};
-    enum { N = ZT_ARRAY_LEN(gate) };
-    float up[N], dout[N], out[N], dgate[N], dup[N];
+    static const float ends[] = {-INFINITY, -1e30f, -200, -89, -88, 88, 89, 200, 1e30f};
+    enum { N = ZT_ARRAY_LEN(ends) };
+    float *gate = test_share(ends, sizeof ends), *up = SHARED_ARRAY(float, N);
+    float *dout = SHARED_ARRAY(float, N), *out = SHARED_ARRAY(float, N);
+    float *dgate = SHARED_ARRAY(float, N), *dup = SHARED_ARRAY(float, N);
     for (int i = 0; i < N; i++)
         up[i] = dout[i] = 1;
     FOR_EACH_RIG(r)

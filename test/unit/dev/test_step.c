@@ -16,22 +16,22 @@ TEST(dev_step_skips_are_counted_p03)
     float first = sb.lr;
     FOR_EACH_RIG(r)
     {
-        struct zt_step_block b = sb;
-        struct zt_step_advance a = {&b};
+        struct zt_step_block *b = test_share(&sb, sizeof sb);
+        struct zt_step_advance a = {b};
         for (int i = 0; i < 3; i++)
             RUN(r, step_advance, &a);
-        CHECK_INT(b.step, 3);
-        CHECK_INT(b.skipped, 3);
-        CHECK_INT(b.first_sample, 124); /* their batches were consumed */
-        CHECK_INT(b.adam_t, 1);
-        CHECK(b.lr == first);
-        CHECK_NEAR(b.bias1, 10, 1e-5);
-        b.apply = 1;
+        CHECK_INT(b->step, 3);
+        CHECK_INT(b->skipped, 3);
+        CHECK_INT(b->first_sample, 124); /* their batches were consumed */
+        CHECK_INT(b->adam_t, 1);
+        CHECK(b->lr == first);
+        CHECK_NEAR(b->bias1, 10, 1e-5);
+        b->apply = 1;
         RUN(r, step_advance, &a);
-        CHECK_INT(b.step, 4);
-        CHECK_INT(b.adam_t, 2);
-        CHECK_NEAR(b.lr, 2 * (double)first, 1e-9);
-        CHECK_NEAR(b.bias1, 1 / (1 - 0.81), 1e-5);
+        CHECK_INT(b->step, 4);
+        CHECK_INT(b->adam_t, 2);
+        CHECK_NEAR(b->lr, 2 * (double)first, 1e-9);
+        CHECK_NEAR(b->bias1, 1 / (1 - 0.81), 1e-5);
     }
 }
 
@@ -40,34 +40,47 @@ struct norm_result {
     struct zt_vote vote;
 };
 
-/* NORM and VOTE over records of n_ranks x (n_units partials, n_losses losses). */
+/* NORM and VOTE over records of n_ranks x (n_units partials, n_losses losses), on one rig. */
+static void finish_on(struct rig *r, const double *values, int n_ranks, int n_units, int n_losses,
+                      int64_t tokens, float loss_scale, float max_norm, struct norm_result *out)
+{
+    struct zt_count *count = SHARED(struct zt_count, .tokens = tokens);
+    struct zt_vote_request *request = SHARED(struct zt_vote_request, 0, 1);
+    struct norm_result *got =
+        SHARED(struct norm_result, .sb = {.loss_scale = loss_scale, .max_norm = max_norm});
+    size_t bytes = zt_norm_record_bytes(n_units, n_losses);
+    double *records = test_share(values, bytes * (size_t)n_ranks);
+    struct zt_err err;
+    const struct zt_dev_ops *ops = r->dev->ops;
+    ops->count_finish(r->stream, &(struct zt_count_finish){count});
+    ops->norm_finish(r->stream, &(struct zt_norm_finish){n_ranks, n_units, n_losses, bytes, records,
+                                                         count, &got->sb});
+    ops->vote_begin(r->stream, &(struct zt_vote_begin){&got->sb, request, &got->vote});
+    ops->vote_finish(r->stream, &(struct zt_vote_finish){&got->vote, &got->sb});
+    if (rig_sync(r, &err))
+        abort();
+    *out = *got;
+}
+
+/* On all rigs, which must agree to the last bit. */
 static struct norm_result finish(const double *values, int n_ranks, int n_units, int n_losses,
                                  int64_t tokens, float loss_scale, float max_norm)
 {
-    struct norm_result out = {.sb = {.loss_scale = loss_scale, .max_norm = max_norm}};
-    struct zt_count count = {.tokens = tokens};
-    struct zt_vote_request request = {0, 1};
-    size_t bytes = zt_norm_record_bytes(n_units, n_losses);
-    unsigned char *records = zt_xcalloc((size_t)n_ranks, bytes);
-    struct rig r;
-    struct zt_err err;
-    if (!rig_open(&r, 0))
-        abort();
-    memset(records, 0xff, bytes * (size_t)n_ranks); /* the padding is not read */
-    for (int i = 0; i < n_ranks; i++)
-        memcpy(records + (size_t)i * bytes, values + i * (n_units + n_losses),
-               (size_t)(n_units + n_losses) * sizeof(double));
-    const struct zt_dev_ops *ops = r.dev->ops;
-    ops->count_finish(r.stream, &(struct zt_count_finish){&count});
-    ops->norm_finish(r.stream, &(struct zt_norm_finish){n_ranks, n_units, n_losses, bytes, records,
-                                                        &count, &out.sb});
-    ops->vote_begin(r.stream, &(struct zt_vote_begin){&out.sb, &request, &out.vote});
-    ops->vote_finish(r.stream, &(struct zt_vote_finish){&out.vote, &out.sb});
-    if (rig_sync(&r, &err))
-        abort();
-    rig_close(&r);
-    free(records);
-    return out;
+    struct norm_result first = {0};
+    bool have_first = false;
+    FOR_EACH_RIG(r)
+    {
+        struct norm_result out;
+        memset(&out, 0, sizeof out);
+        finish_on(&r, values, n_ranks, n_units, n_losses, tokens, loss_scale, max_norm, &out);
+        if (have_first && memcmp(&first, &out, sizeof out) != 0) {
+            fprintf(stderr, "NORM and VOTE: %s gives other bits than the first rig\n", r.isa);
+            abort();
+        }
+        first = out;
+        have_first = true;
+    }
+    return first;
 }
 
 /* Case S04: squared sums 20 and 100 on two ranks. */
@@ -147,17 +160,18 @@ TEST(dev_norm_no_tokens_b03)
 
 TEST(dev_count_targets)
 {
-    int32_t targets[] = {1, -100, 0, -100, 7};
+    static const int32_t given[] = {1, -100, 0, -100, 7};
+    int32_t *targets = test_share(given, sizeof given);
     FOR_EACH_RIG(r)
     {
-        struct zt_count c = {.tokens = -1, .inv_tokens = 9};
-        struct zt_count_targets a = {5, targets, &c, false};
+        struct zt_count *c = SHARED(struct zt_count, .tokens = -1, .inv_tokens = 9);
+        struct zt_count_targets a = {5, targets, c, false};
         RUN(r, count_targets, &a);
-        CHECK_INT(c.tokens, 3);
+        CHECK_INT(c->tokens, 3);
         a.accumulate = true;
         RUN(r, count_targets, &a);
-        CHECK_INT(c.tokens, 6);
-        CHECK(c.inv_tokens == 9);
+        CHECK_INT(c->tokens, 6);
+        CHECK(c->inv_tokens == 9);
     }
 }
 
@@ -170,19 +184,19 @@ TEST(dev_sum_sq)
             double want = dot(x.val, x.val, n[i]);
             FOR_EACH_RIG(r)
             {
-                struct zt_norm_partial got;
-                struct zt_sum_sq a = {n[i], x.ref, &got, false};
+                struct zt_norm_partial *got = SHARED_ARRAY(struct zt_norm_partial, 1);
+                struct zt_sum_sq a = {n[i], x.ref, got, false};
                 RUN(r, sum_sq, &a);
-                CHECK_NEAR(got.sum_sq, want, 2e-6 * want);
-                double first = got.sum_sq;
+                CHECK_NEAR(got->sum_sq, want, 2e-6 * want);
+                double first = got->sum_sq;
                 a.accumulate = true;
                 RUN(r, sum_sq, &a);
-                CHECK(got.sum_sq >= 2 * first * (1 - 1e-15) &&
-                      got.sum_sq <= 2 * first * (1 + 1e-15));
+                CHECK(got->sum_sq >= 2 * first * (1 - 1e-15) &&
+                      got->sum_sq <= 2 * first * (1 + 1e-15));
                 a.n = 0;
                 a.accumulate = false;
                 RUN(r, sum_sq, &a);
-                CHECK(got.sum_sq == 0);
+                CHECK(got->sum_sq == 0);
             }
             tensor_free(&x);
         }
