@@ -90,7 +90,7 @@ static void make_key(const struct product *p, struct key *k)
     k->align_a = alignment(p->a.ptr);
     k->align_b = alignment(p->b.ptr);
     k->align_c = alignment(p->c.ptr);
-    k->align_add = alignment(p->add.ptr);
+    k->align_add = alignment(p->add.ptr ? p->add.ptr : p->c.ptr); /* what is given as their C */
     k->align_bias = alignment(p->bias.ptr);
     k->align_aux = alignment(p->aux);
 }

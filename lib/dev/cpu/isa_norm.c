@@ -10,7 +10,9 @@ struct row_blocks {
 
 static struct row_blocks split_rows(int64_t rows)
 {
-    struct row_blocks b;
+    struct row_blocks b = {0, 0};
+    if (rows == 0)
+        return b;
     b.rows_per_block = zt_ceil_div_i64(rows, zt_sum_blocks(rows));
     b.n = zt_ceil_div_i64(rows, b.rows_per_block);
     return b;
