@@ -113,12 +113,15 @@ $B/cusim/test/cuda/%.o: test/cuda/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -DZT_CUSIM -isystem $(CUDA_INC) -MMD -MP -c -o $@ $<
 
+$B/cusim/faults: $B/cusim/test/cusim/faults.o $(CUSIM_OBJS)
+	$(CXX) $(LDFLAGS) -o $@ $^ $(CUSIM_LIBS)
+
 # Says why there is no simulator, or nothing.
 no-cusim:
 	@:$(if $(HAVE_CUSIM),,; echo "cuda_runtime_api.h, cublasLt.h or nccl.h is not in $(CUDA_INC)")
 
 ifneq ($(HAVE_CUSIM),)
-CUSIM_TESTS := $(CUDA_NAMES:%=$B/cusim/test/%)
+CUSIM_TESTS := $(CUDA_NAMES:%=$B/cusim/test/%) $B/cusim/faults
 endif
 cusim: $(CUSIM_TESTS) $(if $(and $(HAVE_CUSIM),$(CUDA_READY)),$B/cusim/libzerotrain_cuda.so)
 

@@ -109,12 +109,14 @@ suite_tsan() {
     run "parity (tsan)" test/parity/run.py --quick build/thread/zerotrain
 }
 
-cuda_tests() { # FOLDER
+# cuda_tests FOLDER [SANITIZER]: the simulator's own, then the kernels and the device on it.
+cuda_tests() {
     local src name
+    run "${1#build/}/faults" test/cusim/faults.sh "$1/faults" "${@:2}"
     for src in test/cuda/test_*.c test/cuda/test_*.cu; do
         [ -e "$src" ] || continue
         name=$(basename "${src%.*}")
-        run "${1#build/}/$name" "$1/$name"
+        run "${1#build/}/$name" "$1/test/$name"
     done
 }
 suite_cuda() {
@@ -124,12 +126,12 @@ suite_cuda() {
         echo "skip cuda: $why" | tee -a "$log"
         return
     }
-    build cusim && CUSIM_LEAKS=1 cuda_tests build/cusim/test
+    build cusim && CUSIM_LEAKS=1 cuda_tests build/cusim
     build cusim SAN=address &&
         ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-            cuda_tests build/address/cusim/test
-    build cusim SAN=thread && TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1 \
-        cuda_tests build/thread/cusim/test
+            cuda_tests build/address/cusim address
+    build cusim SAN=thread &&
+        TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1 cuda_tests build/thread/cusim thread
 }
 
 for s in "${suites[@]}"; do

@@ -48,7 +48,7 @@
 
 /* The shim's own loads and stores are not the kernel's: hidden from ThreadSanitizer. */
 #if defined(__SANITIZE_THREAD__)
-#define CUSIM_QUIET __attribute__((noinline, no_sanitize("thread")))
+#define CUSIM_QUIET inline __attribute__((noinline, no_sanitize("thread")))
 #else
 #define CUSIM_QUIET inline
 #endif

@@ -165,6 +165,8 @@ cudaStream_t new_stream(int device, int priority)
     s->priority = priority;
     sigset_t blocked, before;
     sigfillset(&blocked);
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
+        sigdelset(&blocked, fault);
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int e = pthread_create(&s->thread, nullptr, stream_main, s);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
