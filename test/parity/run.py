@@ -79,15 +79,15 @@ def text_recipe(model="gpt2", **more):
 class Run:
     """One training: its losses, gradient norms and the digest of its final state."""
 
-    def __init__(self, ranks, r, files={}):
+    def __init__(self, ranks, r, files={}, device="cpu", env={}):
         with tempfile.TemporaryDirectory() as d:
             path = pathlib.Path(d) / "r.yaml"
             path.write_text(json.dumps(r))
             for name, content in files.items():  # beside the recipe
                 (pathlib.Path(d) / name).parent.mkdir(exist_ok=True)
                 (pathlib.Path(d) / name).write_bytes(content)
-            p = subprocess.run([ZT, "--device=cpu", f"--num_gpus={ranks}", f"--log_dir={d}/run", str(path)],
-                               capture_output=True, text=True, cwd=d, env=dict(os.environ))
+            p = subprocess.run([ZT, f"--device={device}", f"--num_gpus={ranks}", f"--log_dir={d}/run", str(path)],
+                               capture_output=True, text=True, cwd=d, env={**os.environ, **env})
             if p.returncode != 0:
                 tail = (p.stdout + p.stderr).strip().splitlines()[-12:]
                 raise AssertionError(f"exit status {p.returncode}: " + " / ".join(tail))
@@ -634,75 +634,76 @@ def epochs():
         test("epochs and steps: the first of both ends", earlier)
 
 
-for name in FIXTURES:
-    fixture_traces(name)
-    fixture_masks(name)
-epochs()
+if __name__ == "__main__":
+    for name in FIXTURES:
+        fixture_traces(name)
+        fixture_masks(name)
+    epochs()
 
 
-def megatron(docs):
-    """A pair of files, uint8 tokens, a sequence a document."""
-    ends = [sum(map(len, docs[:i])) for i in range(len(docs) + 1)]
-    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 1, len(docs), len(docs) + 1)
-    index += struct.pack(f"<{len(docs)}i", *map(len, docs)) + struct.pack(f"<{len(docs)}q", *ends[:-1])
-    return b"".join(docs), index + struct.pack(f"<{len(docs) + 1}q", *range(len(docs) + 1))
+    def megatron(docs):
+        """A pair of files, uint8 tokens, a sequence a document."""
+        ends = [sum(map(len, docs[:i])) for i in range(len(docs) + 1)]
+        index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 1, len(docs), len(docs) + 1)
+        index += struct.pack(f"<{len(docs)}i", *map(len, docs)) + struct.pack(f"<{len(docs)}q", *ends[:-1])
+        return b"".join(docs), index + struct.pack(f"<{len(docs) + 1}q", *range(len(docs) + 1))
 
 
-def megatron_documents():
-    """Case D06: documents of an index pack as files do."""
-    docs = [(REPO / "LICENSE").read_bytes()[i * 70:i * 70 + 20 + i] for i in range(40)]
-    base = {"data.packing": "documents", "train.steps": 3}
+    def megatron_documents():
+        """Case D06: documents of an index pack as files do."""
+        docs = [(REPO / "LICENSE").read_bytes()[i * 70:i * 70 + 20 + i] for i in range(40)]
+        base = {"data.packing": "documents", "train.steps": 3}
 
-    def check():
-        bin_, idx = megatron(docs)
-        files = Run(2, text_recipe(**base, **{"data.train": "docs"}),
-                    {f"docs/{i:03}": d for i, d in enumerate(docs)})
-        pair = Run(2, text_recipe(**base, **{"data.train": "pair"}), {"pair.bin": bin_, "pair.idx": idx})
-        assert files.bits() == pair.bits(), f"{files.loss} and {pair.loss}"
-    test("megatron documents", check)
-
-
-def weighted_files():
-    """The share of each file, and the numbers, do not depend on the ranks."""
-    text = (REPO / "LICENSE").read_bytes()
-    files = {"a": text[:1000], "b": b"0123456789" * 300}
-    train = [{"path": "a", "weight": 0.25}, {"path": "b", "weight": 0.75}]
-
-    def check():
-        runs = [Run(n, text_recipe(**{"train_micro_batch_size_per_gpu": m, "gradient_accumulation_steps": a,
-                                      "data.train": train, "zero_optimization.stage": n}), files)
-                for n, m, a in ((1, 4, 1), (2, 1, 2), (2, 2, 1))]
-        for run in runs[1:]:
-            close(run.loss, runs[0].loss, 1e-5, "loss")
-        other = Run(1, text_recipe(**{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
-                                      "data.train": train[::-1]}), files)
-        assert "25 % of the samples from 1 file, 1000 tokens" in runs[0].text, runs[0].text
-        assert "75 % of the samples from 1 file, 3000 tokens" in other.text, other.text
-    if not quick:
-        test("files with weights", check)
+        def check():
+            bin_, idx = megatron(docs)
+            files = Run(2, text_recipe(**base, **{"data.train": "docs"}),
+                        {f"docs/{i:03}": d for i, d in enumerate(docs)})
+            pair = Run(2, text_recipe(**base, **{"data.train": "pair"}), {"pair.bin": bin_, "pair.idx": idx})
+            assert files.bits() == pair.bits(), f"{files.loss} and {pair.loss}"
+        test("megatron documents", check)
 
 
-for name in FIXTURES:
-    fixture_traces(name)
-    fixture_masks(name)
-epochs()
-megatron_documents()
-weighted_files()
-all_masked()
-packed_documents()
-stages_bit_for_bit()
-other_models_bit_for_bit()
-across_ranks()
-dropout()
-memory_as_predicted()
-communication_type()
-optimizers()
-param_groups()
-loss_scale()
-schedules()
-skipped_steps()
-seeds()
-threads()
-observing()
-evaluation_across_ranks()
-sys.exit(1 if failures else 0)
+    def weighted_files():
+        """The share of each file, and the numbers, do not depend on the ranks."""
+        text = (REPO / "LICENSE").read_bytes()
+        files = {"a": text[:1000], "b": b"0123456789" * 300}
+        train = [{"path": "a", "weight": 0.25}, {"path": "b", "weight": 0.75}]
+
+        def check():
+            runs = [Run(n, text_recipe(**{"train_micro_batch_size_per_gpu": m, "gradient_accumulation_steps": a,
+                                          "data.train": train, "zero_optimization.stage": n}), files)
+                    for n, m, a in ((1, 4, 1), (2, 1, 2), (2, 2, 1))]
+            for run in runs[1:]:
+                close(run.loss, runs[0].loss, 1e-5, "loss")
+            other = Run(1, text_recipe(**{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+                                          "data.train": train[::-1]}), files)
+            assert "25 % of the samples from 1 file, 1000 tokens" in runs[0].text, runs[0].text
+            assert "75 % of the samples from 1 file, 3000 tokens" in other.text, other.text
+        if not quick:
+            test("files with weights", check)
+
+
+    for name in FIXTURES:
+        fixture_traces(name)
+        fixture_masks(name)
+    epochs()
+    megatron_documents()
+    weighted_files()
+    all_masked()
+    packed_documents()
+    stages_bit_for_bit()
+    other_models_bit_for_bit()
+    across_ranks()
+    dropout()
+    memory_as_predicted()
+    communication_type()
+    optimizers()
+    param_groups()
+    loss_scale()
+    schedules()
+    skipped_steps()
+    seeds()
+    threads()
+    observing()
+    evaluation_across_ranks()
+    sys.exit(1 if failures else 0)

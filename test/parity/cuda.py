@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Whole trainings on a GPU compared with the CPU's: cuda.py [--quick] ZEROTRAIN LIBRARY [FILTER].
+
+LIBRARY is the CUDA part on the simulator (build/cusim/libzerotrain_cuda.so), or a real one where there are
+GPUs. The recipes and the truth are run.py's. Prints one test line each.
+
+Tolerances, of losses and of gradient norms relative to 1 or to themselves: fp32 2e-5 and 2e-4, since sums are
+made in another order; 16-bit types by their precision. Between stages, schedules of streams, and builds of the
+same library: the same bits.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+LIBRARY = str(pathlib.Path(sys.argv.pop([i for i, a in enumerate(sys.argv) if not a.startswith("--")][2])).resolve())
+import run
+from run import DROPOUT, EXPECTEDS, FIXTURES, TYPES, close, quick, recipe, test, text_recipe, trace
+
+SIMULATED = "cusim" in LIBRARY or "CUSIM_DEVICES" in os.environ
+TOLERANCES = {"fp32": (2e-5, 2e-4), "bf16": (5e-3, 3e-2), "fp16": (2e-3, 1e-2)}
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+
+
+def on_gpu(ranks, r, files={}, env={}):
+    return run.Run(ranks, r, files, "cuda", {"ZT_CUDA_LIB": LIBRARY, "CUSIM_DEVICES": str(ranks), **env})
+
+
+def near(got, want, precision):
+    loss, norm = TOLERANCES[precision]
+    close(got.loss, want.loss, loss, "loss")
+    close(got.norm, want.norm, norm, "gradient norm")
+    assert got.lr == want.lr, f"rates {got.lr}, not {want.lr}"
+    assert [s["skipped"] for s in got.steps] == [s["skipped"] for s in want.steps], "other steps are skipped"
+
+
+def fixtures():
+    """The float64 truth, by one rank and by several."""
+    for name in FIXTURES:
+        want = EXPECTEDS[name]["adamw"]["trace"]
+        for ranks, micro, accum, stage in ((1, 4, 1, 0),) if quick else ((1, 4, 1, 0), (1, 1, 4, 0), (2, 2, 1, 3)):
+            r = recipe(micro, accum, 6, name, **{"zero_optimization.stage": stage})
+            test(f"cuda fixture {name} ranks={ranks} micro={micro} accum={accum} stage={stage}",
+                 lambda r=r, n=ranks, w=want: trace(on_gpu(n, r), w))
+
+
+def against_cpu():
+    """Every model and type: the CPU's numbers, steps that are skipped included."""
+    for model in ("gpt2", "llama") if quick else ("gpt2", "llama", "qwen3"):
+        for precision, typed in TYPES.items():
+            if quick and precision == "fp16":
+                continue
+            r = text_recipe(model, **typed, **({"train.steps": 6} if precision == "fp16" else {}))
+            test(f"cuda like the CPU, {model} {precision}",
+                 lambda r=r, p=precision: near(on_gpu(1, r), run.Run(1, r), p))
+        r = text_recipe(model, **DROPOUT[model])
+        test(f"cuda like the CPU, dropout, {model}", lambda r=r: near(on_gpu(1, r), run.Run(1, r), "fp32"))
+
+
+def stages():
+    """Host-staged collectives keep the contract: every stage has the same bits."""
+    def check(ranks, typed, precision):
+        runs = [on_gpu(ranks, text_recipe(**typed, **{"gradient_accumulation_steps": 1,
+                                                      "zero_optimization.stage": s})) for s in range(4)]
+        for s in range(1, 4):
+            assert runs[s].bits() == runs[0].bits(), f"stage {s}: {runs[s].bits()}; stage 0: {runs[0].bits()}"
+        near(runs[0], run.Run(ranks, text_recipe(**typed, **{"gradient_accumulation_steps": 1})), precision)
+    for ranks, precision in ((2, "bf16"),) if quick else ((2, "fp32"), (2, "bf16"), (3, "fp32"), (3, "fp16")):
+        typed = {**TYPES[precision], "train.steps": 4}
+        test(f"cuda stages {precision} ranks={ranks}", lambda a=(ranks, typed, precision): check(*a))
+
+
+def schedules_of_streams():
+    """Streams that are slow, late or by chance: a missing wait would show."""
+    def check(ranks, r):
+        first = on_gpu(ranks, r)
+        for how in ("lazy", "rand:1:300", "rand:2:50"):
+            other = on_gpu(ranks, r, env={"CUSIM_SCHED": how})
+            assert other.bits() == first.bits(), f"{how}: {other.bits()}; eager: {first.bits()}"
+    if SIMULATED:
+        test("cuda delayed streams, 1 rank", lambda: check(1, text_recipe()))
+        if not quick:
+            test("cuda delayed streams, 2 ranks, stage 3", lambda: check(2, text_recipe(
+                **{"zero_optimization.stage": 3, "bf16.enabled": True})))
+
+
+def memory():
+    """The arena is what the plan says, and nothing else is touched but cuBLASLt's workspace."""
+    def check():
+        for m in on_gpu(1, text_recipe()).memory:
+            rest = m["predicted_bytes"] - m["touched_bytes"]
+            assert 0 <= rest <= (32 << 20) + 0.06 * m["predicted_bytes"], f"{m}"
+            assert 0 < m["device_outside_bytes"] < 64 << 20 or not SIMULATED, f"{m}"
+    test("cuda memory predicted and measured", check)
+
+    def too_little():
+        with tempfile.TemporaryDirectory() as d:
+            path = pathlib.Path(d) / "r.yaml"
+            path.write_text(run.json.dumps(text_recipe()))
+            env = {**os.environ, "ZT_CUDA_LIB": LIBRARY, "CUSIM_MEMORY": "16M"}
+            p = subprocess.run([run.ZT, "--device=cuda", f"--log_dir={d}/run", str(path)], capture_output=True,
+                               text=True, cwd=d, env=env)
+        assert p.returncode == 5, f"exit status {p.returncode}: {p.stderr}"
+        assert run.re.search(r"GPU 0 \(.*\): cannot allocate \d+ bytes: \d+ bytes are free \(of 16777216\)", p.stderr), p.stderr
+    if SIMULATED:
+        test("cuda out of memory", too_little)
+
+
+def around_training():
+    """Evaluation and samples use the same arenas between the steps."""
+    def check():
+        r = text_recipe(**{"data.val_fraction": 0.1, "train.eval_every": 2, "train.sample_every": 4,
+                           "train.sample_tokens": 8, "train.sample_temperature": 0})
+        gpu, cpu = on_gpu(1, r), run.Run(1, r)
+        near(gpu, cpu, "fp32")
+        for key in ("first_val_loss", "last_val_loss"):
+            assert abs(gpu.summary[key] - cpu.summary[key]) < 1e-4, f"{key}: {gpu.summary[key]}, {cpu.summary[key]}"
+        samples = [x.text.split("sample after step 4:\n")[1].split("\n")[0] for x in (gpu, cpu)]
+        assert samples[0] == samples[1], f"{samples}"
+    test("cuda evaluation and samples", check)
+
+
+if __name__ == "__main__":
+    fixtures()
+    against_cpu()
+    stages()
+    schedules_of_streams()
+    memory()
+    around_training()
+    sys.exit(1 if run.failures else 0)
