@@ -42,18 +42,24 @@ $B/pic/libzerotrain.a: $(CUDA_LIB_C:%.c=$B/pic/%.o)
 
 GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
             -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+# What was compiled for other architectures is compiled again.
+$B/nv/archs: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CUDA_ARCHS)' | cmp -s - $@ || echo '$(CUDA_ARCHS)' >$@
+FORCE:
+
 NVFLAGS  := -std=c++17 -O3 -lineinfo $(GENCODE) -cudart shared -Ilib -Itest -Icuda \
             -Xcompiler -Wall,-fPIC,-fvisibility=hidden$(if $(WERROR),$(comma)$(WERROR))
 # The same arithmetic as on the CPU (lib/dev/adam.h, lib/dev/control.h).
 $B/nv/cuda/optim.o $B/nv/cuda/control.o: NVFLAGS += -fmad=false
 CUDA_LINK = -Wl,-Bsymbolic,-z,defs,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib64
 
-$B/nv/%.o: %.cu
+$B/nv/%.o: %.cu $B/nv/archs
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 $B/libzerotrain_cuda.so: $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/pic/libzerotrain.a cuda/exports.map
-	$(CXX) -shared $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(CUDA_LINK) -Wl,--version-script=cuda/exports.map \
+	$(CXX) -shared -o $@ $(filter %.o %.a,$^) $(CUDA_LINK) -Wl,--version-script=cuda/exports.map \
 	    -lcudart -lcublasLt -l:libnccl.so.2 -lm -pthread
 
 # The folder has to be complete: while it grows, a part of it cannot be linked.
@@ -78,7 +84,7 @@ cuda-tests: $(CUDA_NAMES:%=$B/cuda/test/%)
 CUSIM_SAN   := $(if $(filter address,$(SAN)),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 CUSIM_FLAGS := -std=c++20 -g $(if $(SAN),-O1,-O2) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread \
                -fno-strict-aliasing -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-attributes \
-               $(CUDA_FLAGS) -DZT_CUSIM -Ilib -Itest -Icuda $(CUSIM_SAN)
+               -fPIC -isystem $(CUDA_INC) -DZT_CUSIM -Ilib -Itest -Icuda $(CUSIM_SAN)
 KERNEL_SAN  := $(if $(filter thread,$(SAN)),-fsanitize=thread -Wno-tsan)
 SIM_SAN     := $(if $(filter thread,$(SAN)),-DCUSIM_TSAN) -fno-builtin -fopenmp
 
@@ -90,16 +96,21 @@ $B/cusim/%.o: %.cpp
 	@mkdir -p $(@D)
 	$(CXX) $(CUSIM_FLAGS) $(SIM_SAN) -MMD -MP -c -o $@ $<
 
-# A function for each one that the headers of CUDA declare, which refuses by name; those that the
-# simulator has take its place.
-$B/cusim/unmodelled.c: test/cusim/unmodelled.sh $(wildcard $(CUDA_INC)/cuda_runtime_api.h)
+# A function for each one that a header of CUDA declares, which refuses by name; those that the simulator
+# has take its place.
+$B/cusim/unmodelled_%.c: test/cusim/unmodelled.sh $(CUDA_INC)/cuda_runtime_api.h
 	@mkdir -p $(@D)
-	test/cusim/unmodelled.sh $(CUDA_INC) $(NCCL_H) >$@
-
-$B/cusim/unmodelled.o: $B/cusim/unmodelled.c
+	test/cusim/unmodelled.sh $* $(CUDA_INC) $(NCCL_H) >$@
+$B/cusim/unmodelled_%.o: $B/cusim/unmodelled_%.c
 	$(CC) -std=c11 -fPIC -c -o $@ $<
+.PRECIOUS: $B/cusim/unmodelled_%.c
 
-CUSIM_OBJS   := $(CUSIM_CPP:%.cpp=$B/cusim/%.o) $B/cusim/unmodelled.o
+# objects of one library: cudart has the kernels' executor, and all that is not of another.
+cusim_objs    = $(patsubst %.cpp,$B/cusim/%.o,$(filter test/cusim/$1%,$(CUSIM_CPP))) $B/cusim/unmodelled_$1.o
+CUSIM_BLASLT := $(call cusim_objs,blaslt)
+CUSIM_NCCL   := $(call cusim_objs,nccl)
+CUSIM_CUDART := $(filter-out $(CUSIM_BLASLT) $(CUSIM_NCCL),$(CUSIM_CPP:%.cpp=$B/cusim/%.o)) $B/cusim/unmodelled_cudart.o
+CUSIM_OBJS   := $(CUSIM_CUDART) $(CUSIM_BLASLT) $(CUSIM_NCCL)
 CUSIM_KERNEL := $(CUDA_CU:%.cu=$B/cusim/%.o)
 CUSIM_LIBS   := -ldnnl -lgomp -lm -pthread -ldl
 
@@ -116,6 +127,22 @@ $B/cusim/test/cuda/%.o: test/cuda/%.c
 $B/cusim/faults: $B/cusim/test/cusim/faults.o $(CUSIM_OBJS)
 	$(CXX) $(LDFLAGS) -o $@ $^ $(CUSIM_LIBS)
 
+# The libraries that the one built by nvcc wants, each with its name and symbol versions. Kernels are found by
+# their symbols, so these are not hidden.
+CUDA_MAJOR := $(if $(HAVE_CUSIM),$(shell sed -n 's/^.define CUDART_VERSION  *\([0-9]*\)[0-9]\{3\}$$/\1/p' $(CUDA_INC)/cuda_runtime_api.h))
+FAKE       := $B/cusim/fake
+FAKES      := $(FAKE)/libcudart.so.$(CUDA_MAJOR) $(FAKE)/libcublasLt.so.$(CUDA_MAJOR) $(FAKE)/libnccl.so.2
+$(FAKE)/libcudart.so.%: $(CUSIM_CUDART) $(CUSIM_KERNEL) $B/pic/libzerotrain.a
+	@mkdir -p $(@D)
+	@echo 'libcudart.so.$* { global: cuda*; __cuda*; };' >$@.map
+	$(CXX) -shared -o $@ $^ -Wl,-soname,$(@F),-z,defs,--version-script=$@.map $(CUSIM_LIBS)
+$(FAKE)/libcublasLt.so.%: $(CUSIM_BLASLT) $(FAKE)/libcudart.so.%
+	@echo 'libcublasLt.so.$* { global: cublasLt*; };' >$@.map
+	$(CXX) -shared -o $@ $^ -Wl,-soname,$(@F),-z,defs,--version-script=$@.map $(CUSIM_LIBS)
+$(FAKE)/libnccl.so.2: $(CUSIM_NCCL) $(FAKE)/libcudart.so.$(CUDA_MAJOR)
+	$(CXX) -shared -o $@ $^ -Wl,-soname,$(@F),-z,defs $(CUSIM_LIBS)
+.PRECIOUS: $(FAKE)/libcudart.so.%
+
 # Says why there is no simulator, or nothing.
 no-cusim:
 	@:$(if $(HAVE_CUSIM),,; echo "cuda_runtime_api.h, cublasLt.h or nccl.h is not in $(CUDA_INC)")
@@ -123,7 +150,8 @@ no-cusim:
 ifneq ($(HAVE_CUSIM),)
 CUSIM_TESTS := $(CUDA_NAMES:%=$B/cusim/test/%) $B/cusim/faults
 endif
-cusim: $(CUSIM_TESTS) $(if $(and $(HAVE_CUSIM),$(CUDA_READY)),$B/cusim/libzerotrain_cuda.so)
+cusim: $(CUSIM_TESTS) $(if $(and $(HAVE_CUSIM),$(CUDA_READY)),$B/cusim/libzerotrain_cuda.so) \
+    $(if $(and $(HAVE_CUSIM),$(HAVE_CUDA)),$(FAKES))
 
 -include $(wildcard $B/pic/*/*.d $B/pic/*/*/*.d $B/nv/*/*.d $B/nv/*/*/*.d $B/cusim/*/*.d $B/cusim/*/*/*.d)
 .PHONY: cusim no-cusim cuda-tests

@@ -4,10 +4,8 @@
  * operation, then switches straight to the next one that can run; a kernel without either runs a warp's
  * lanes one after the other on one stack.
  */
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <memory>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "cusim/device.h"
+#include "cusim/fiber.h"
 #include "cusim/sim.h"
 
 #undef threadIdx
@@ -24,100 +23,15 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
 #endif
 
-#if defined(CUSIM_TSAN)
-extern "C" {
-void *__tsan_get_current_fiber(void);
-void *__tsan_create_fiber(unsigned flags);
-void __tsan_destroy_fiber(void *fiber);
-void __tsan_switch_to_fiber(void *fiber, unsigned flags);
-}
-#endif
-
-/* cusim_switch(save, sp): keeps the callee-saved registers on the stack, its address in *save, and
- * goes on at sp. 14 ns; swapcontext() makes a system call. */
-extern "C" void cusim_switch(void **save, void *sp);
-#if defined(__x86_64__)
-asm(R"(
-.text
-.hidden cusim_switch
-.globl cusim_switch
-.type cusim_switch,@function
-cusim_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-.size cusim_switch,.-cusim_switch
-)");
-#elif defined(__aarch64__)
-asm(R"(
-.text
-.hidden cusim_switch
-.globl cusim_switch
-.type cusim_switch,%function
-cusim_switch:
-    sub sp, sp, #160
-    stp x19, x20, [sp, #0]
-    stp x21, x22, [sp, #16]
-    stp x23, x24, [sp, #32]
-    stp x25, x26, [sp, #48]
-    stp x27, x28, [sp, #64]
-    stp x29, x30, [sp, #80]
-    stp d8, d9, [sp, #96]
-    stp d10, d11, [sp, #112]
-    stp d12, d13, [sp, #128]
-    stp d14, d15, [sp, #144]
-    mov x2, sp
-    str x2, [x0]
-    mov sp, x1
-    ldp x19, x20, [sp, #0]
-    ldp x21, x22, [sp, #16]
-    ldp x23, x24, [sp, #32]
-    ldp x25, x26, [sp, #48]
-    ldp x27, x28, [sp, #64]
-    ldp x29, x30, [sp, #80]
-    ldp d8, d9, [sp, #96]
-    ldp d10, d11, [sp, #112]
-    ldp d12, d13, [sp, #128]
-    ldp d14, d15, [sp, #144]
-    add sp, sp, #160
-    ret
-.size cusim_switch,.-cusim_switch
-)");
-#else
-#error "exec.cpp: the context switch of this processor is missing"
-#endif
+using cusim::fiber;
 
 namespace
 {
 
-/* Sanitizers enlarge frames. */
-constexpr size_t STACK_BYTES = 256 << 10, GUARD_BYTES = 4096;
 constexpr size_t STATIC_SHARED_BYTES = 48 << 10, BLOCK_SHARED_BYTES = 227 << 10;
 constexpr int MAX_SHARED_ARRAYS = 32, WARP = 32;
-
-/* A stack and what runs on it. The thread that called run_kernel() is one too. */
-struct fiber {
-    void *sp = nullptr;
-    char *stack = nullptr;
-    size_t stack_bytes = 0;
-    void *tsan = nullptr, *fake = nullptr;
-    fiber *next = nullptr; /* in a list; no container: it would allocate in the name of a lane */
-};
 
 enum state { RUNNING, AT_BARRIER, AT_WARP_OP, DONE };
 
@@ -228,79 +142,9 @@ void describe(const executor *x)
     abort();
 }
 
-/* ---- Fibers ---- */
+/* ---- Scheduling ---- */
 
 void fiber_main();
-
-void push(fiber **list, fiber *f)
-{
-    f->next = *list;
-    *list = f;
-}
-
-fiber *pop(fiber **list)
-{
-    fiber *f = *list;
-    if (f)
-        *list = f->next;
-    return f;
-}
-
-fiber *take_fiber(executor *x)
-{
-    if (fiber *f = pop(&x->idle[x->set]))
-        return f;
-    cusim::quiet q;
-    auto *f = new fiber();
-    void *m = mmap(nullptr, STACK_BYTES + GUARD_BYTES, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (m == MAP_FAILED) {
-        perror("cusim: the stack of a CUDA thread");
-        abort();
-    }
-    mprotect(m, GUARD_BYTES, PROT_NONE);
-    f->stack = (char *)m + GUARD_BYTES;
-    f->stack_bytes = STACK_BYTES;
-#if defined(CUSIM_TSAN)
-    f->tsan = __tsan_create_fiber(0);
-#endif
-    return f;
-}
-
-/* The first switch to it enters fiber_main() with an aligned stack. */
-void arm(fiber *f)
-{
-    void **sp = (void **)(f->stack + f->stack_bytes - 64);
-#if defined(__x86_64__)
-    *--sp = nullptr; /* where fiber_main() would return to */
-    *--sp = (void *)fiber_main;
-    for (int i = 0; i < 6; i++)
-        *--sp = nullptr;
-#else
-    sp -= 20;
-    std::fill(sp, sp + 20, nullptr);
-    sp[11] = (void *)fiber_main; /* x30 */
-#endif
-    f->sp = sp;
-}
-
-/* Leaves `from` for `to`; `ends`: nobody will come back. */
-void switch_fiber(fiber *from, fiber *to, bool ends)
-{
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(ends ? nullptr : &from->fake, to->stack, to->stack_bytes);
-#endif
-#if defined(CUSIM_TSAN)
-    __tsan_switch_to_fiber(to->tsan, 1); /* 1: orders nothing */
-#endif
-    cusim_switch(&from->sp, to->sp);
-    (void)ends;
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(from->fake, nullptr, nullptr);
-#endif
-}
-
-/* ---- Scheduling ---- */
 
 /* The next lane that can run: of the current warp first, so that warps drift apart. */
 lane *pick(executor *x)
@@ -345,8 +189,10 @@ void go_on(executor *x, fiber *from, bool ends)
     }
     make_current(x, next);
     if (!next->fib) {
-        next->fib = take_fiber(x);
-        arm(next->fib);
+        next->fib = cusim::pop(&x->idle[x->set]);
+        if (!next->fib)
+            next->fib = cusim::make_fiber();
+        cusim::arm(next->fib, fiber_main);
     }
     if (next->fib != from)
         switch_fiber(from, next->fib, ends);
@@ -418,9 +264,7 @@ void lane_ends(executor *x, lane *me)
 void fiber_main()
 {
     executor *x = X;
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
-#endif
+    cusim::fiber_begins();
     for (;;) {
         fiber *self = x->cur->fib;
         cusim::acquire(&x->start_tag);
@@ -474,29 +318,14 @@ executor::executor()
     const char *seed = getenv("CUSIM_SHUFFLE");
     shuffle = seed != nullptr;
     rng = seed ? strtoull(seed, nullptr, 10) : 0;
-    pthread_attr_t attr;
-    void *stack;
-    if (pthread_getattr_np(pthread_self(), &attr) == 0) {
-        pthread_attr_getstack(&attr, &stack, &main.stack_bytes);
-        main.stack = (char *)stack;
-        pthread_attr_destroy(&attr);
-    }
-#if defined(CUSIM_TSAN)
-    main.tsan = __tsan_get_current_fiber();
-#endif
+    cusim::adopt_thread(&main);
 }
 
 executor::~executor()
 {
-    cusim::quiet q;
     for (fiber *&list : idle) {
-        while (fiber *f = pop(&list)) {
-#if defined(CUSIM_TSAN)
-            __tsan_destroy_fiber(f->tsan);
-#endif
-            munmap(f->stack - GUARD_BYTES, f->stack_bytes + GUARD_BYTES);
-            delete f;
-        }
+        while (fiber *f = cusim::pop(&list))
+            cusim::free_fiber(f);
     }
 }
 
