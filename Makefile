@@ -161,7 +161,7 @@ $B/bench/%: test/bench/%.c $B/libzerotrain.a
 benches: $(BENCHES)
 
 bench: all benches
-	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+	@for b in $(BENCHES); do echo "== $$b"; ZT_CUDA_LIB=$${ZT_CUDA_LIB-$B/libzerotrain_cuda.so} $$b || exit 1; done
 	@scripts/bench-venv.sh || echo "models are measured without PyTorch"
 	test/bench/bench_models.py $(BENCH_ARGS) $B/zerotrain
 

@@ -13,8 +13,7 @@
  *     order. Sums are fp32 or better whatever the type of the elements, rounded once on the way out.
  *   - 16-byte accesses where pointers and row lengths allow it, a scalar path where they do not: any
  *     shape that dev.h allows gives the right answer.
- *   - Beside each kernel stand the bytes it moves and the FLOPs it makes, as zt_cuda_cost() knows
- *     them.
+ *   - Beside each kernel stand the bytes it moves and the FLOPs it makes, as dev/cost.h counts them.
  *   - optim.cu and control.cu are compiled with -fmad=false (dev/adam.h, dev/control.h); the others may
  *     contract.
  */
