@@ -126,8 +126,7 @@ enum place { APART, OVER_X, OVER_RESIDUAL, NO_RESIDUAL, N_PLACES };
 static void check_drop_add(const struct case_of *t, enum zt_dtype dtype, enum place place)
 {
     const int64_t n = t->seqs * t->seq_len * t->cols;
-    const struct tensor x = tensor_random(n, dtype, 1, 1, 0),
-                        res = tensor_random(n, dtype, 2, 1, 0);
+    struct tensor x = tensor_random(n, dtype, 1, 1, 0), res = tensor_random(n, dtype, 2, 1, 0);
     struct zt_dropout d = drop_of(0.3);
     double *want = zt_xcalloc((size_t)n, sizeof *want);
     d.first = 2;
@@ -154,6 +153,9 @@ static void check_drop_add(const struct case_of *t, enum zt_dtype dtype, enum pl
         tensor_free(&residual);
         tensor_free(&out);
     }
+    tensor_free(&x);
+    tensor_free(&res);
+    free(want);
 }
 
 TEST(dev_drop_add)
