@@ -22,15 +22,22 @@ struct zt_philox_block {
     uint32_t v[4];
 };
 
+/* Philox4x32's multipliers, and what its key grows by. */
+#define ZT_PHILOX_M0 0xD2511F53u
+#define ZT_PHILOX_M1 0xCD9E8D57u
+#define ZT_PHILOX_W0 0x9E3779B9u
+#define ZT_PHILOX_W1 0xBB67AE85u
+enum { ZT_PHILOX_ROUNDS = 10 };
+
 #define ZT_PHILOX_ROUND(a, b, c, d, k0, k1)                                                        \
     do {                                                                                           \
-        uint64_t x_ = (uint64_t)0xD2511F53u * (a), y_ = (uint64_t)0xCD9E8D57u * (c);               \
+        uint64_t x_ = (uint64_t)ZT_PHILOX_M0 * (a), y_ = (uint64_t)ZT_PHILOX_M1 * (c);             \
         (a) = (uint32_t)(y_ >> 32) ^ (b) ^ (k0);                                                   \
         (b) = (uint32_t)y_;                                                                        \
         (c) = (uint32_t)(x_ >> 32) ^ (d) ^ (k1);                                                   \
         (d) = (uint32_t)x_;                                                                        \
-        (k0) += 0x9E3779B9u;                                                                       \
-        (k1) += 0xBB67AE85u;                                                                       \
+        (k0) += ZT_PHILOX_W0;                                                                      \
+        (k1) += ZT_PHILOX_W1;                                                                      \
     } while (0)
 
 /* The function itself; ten rounds in a row, so that compilers make vectors of a loop around it. */
