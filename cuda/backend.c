@@ -50,7 +50,9 @@ static const struct zt_backend backend = {.abi = ZT_BACKEND_ABI,
                                           .device_count = device_count,
                                           .device_info = device_info,
                                           .dev_create = zt_cuda_dev_create,
-                                          .dev_free = zt_cuda_dev_free};
+                                          .dev_free = zt_cuda_dev_free,
+                                          .nccl_id = zt_cuda_nccl_id,
+                                          .nccl_create = zt_cuda_nccl_create};
 
 __attribute__((visibility("default"))) const struct zt_backend *zt_backend(void)
 {

@@ -68,6 +68,9 @@ struct zt_cuda_products *zt_cuda_products_of(const struct zt_stream *s);
 /* Enqueue `fn` unless the device has failed by the time its turn comes. */
 void zt_cuda_push(struct zt_stream *s, zt_task_fn fn, const void *arg, size_t arg_bytes);
 
+/* From now on every sync of the device gives this, unless it has failed before; from any thread. */
+void zt_cuda_fail(struct zt_cuda_dev *d, int code, const struct zt_err *why);
+
 /* 0, or ZT_EDEVICE with the stream, the device, what was done, and the name of CUDA's error. */
 int zt_cuda_check(const struct zt_stream *s, cudaError_t e, const char *what,
                   struct zt_err *err) ZT_MUST_CHECK;
@@ -90,5 +93,12 @@ void zt_cuda_products_free(struct zt_cuda_products *p); /* NULL: nothing */
 /* The product of dev.h on the thread of stream `s`. */
 int zt_cuda_matmul(struct zt_stream *s, const struct zt_matmul *a,
                    struct zt_err *err) ZT_MUST_CHECK;
+
+/* ---- nccl.c: as in coll/backend.h ---- */
+
+int zt_cuda_nccl_id(struct zt_nccl_id *out, struct zt_err *err) ZT_MUST_CHECK;
+int zt_cuda_nccl_create(const struct zt_nccl_id *id, struct zt_dev *dev, const struct zt_mesh *mesh,
+                        int rank, zt_fatal_fn fatal, void *fatal_ctx, struct zt_coll **out,
+                        struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

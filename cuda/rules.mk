@@ -62,9 +62,10 @@ $B/libzerotrain_cuda.so: $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/p
 	$(CXX) -shared -o $@ $(filter %.o %.a,$^) $(CUDA_LINK) -Wl,--version-script=cuda/exports.map \
 	    -lcudart -lcublasLt -l:libnccl.so.2 -lm -pthread
 
-# The folder has to be complete: while it grows, a part of it cannot be linked.
+# The folder has to be complete: while it grows, a part of it cannot be linked. And while it grows,
+# minutes of nvcc are only for who gives CUDA=1.
 CUDA_READY := $(and $(CUDA_CU),$(wildcard cuda/device.c),$(wildcard cuda/nccl.c))
-ifneq ($(and $(HAVE_CUDA),$(CUDA_READY)),)
+ifneq ($(and $(HAVE_CUDA),$(CUDA_READY),$(filter-out file,$(origin CUDA))),)
 all: $B/libzerotrain_cuda.so
 endif
 

@@ -71,7 +71,7 @@ int zt_cuda_check(const struct zt_stream *s, cudaError_t e, const char *what, st
 
 /* ---- failures ---- */
 
-static void fail(struct zt_cuda_dev *d, int code, const struct zt_err *why)
+void zt_cuda_fail(struct zt_cuda_dev *d, int code, const struct zt_err *why)
 {
     int none = FAILURE_NONE;
     if (!atomic_compare_exchange_strong(&d->failed, &none, FAILURE_BEING_SET))
@@ -246,7 +246,7 @@ static void CUDART_CB make_call(void *arg)
     struct zt_err err;
     int rc = host_failure(call->dev, &err) ? 0 : call->fn(call->arg, &err);
     if (rc)
-        fail(call->dev, rc, &err);
+        zt_cuda_fail(call->dev, rc, &err);
     atomic_store(&call->busy, false);
 }
 

@@ -27,8 +27,8 @@ static void body_two_streams(struct test_rank *r)
     fake_run(swapped ? first : second);
     pthread_join(thread, NULL);
     RANK_OK(r, first->rc || second->rc);
-    RANK_RIGHT(r, wrong_reduced(r, ZT_GROUP_SHARD, a, t, t, ZT_SUM, 0, count));
-    RANK_RIGHT(r, wrong_reduced(r, ZT_GROUP_SHARD, b, t, t, ZT_MAX, 0, 2 * count));
+    RANK_RIGHT(r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, a, t, t, ZT_SUM, 0, count));
+    RANK_RIGHT(r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, b, t, t, ZT_MAX, 0, 2 * count));
     free(first);
 }
 
@@ -50,7 +50,8 @@ static void body_cpu_device(struct test_rank *r)
         fill(a, t, r->rank, round, count);
         ops->all_reduce(r->coll, comm, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
         RANK_OK(r, dev->ops->sync(dev->ops->record(comm), err));
-        RANK_RIGHT(r, wrong_reduced(r, ZT_GROUP_SHARD, a, t, t, ZT_SUM, round, count));
+        RANK_RIGHT(r,
+                   wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, a, t, t, ZT_SUM, round, count));
     }
     ops->all_reduce(r->coll, comm, ZT_GROUP_SHARD, a, a, 7 + r->rank, t, ZT_SUM);
     RANK_CHECK(r, dev->ops->sync(dev->ops->record(comm), err) == ZT_EPROTO);

@@ -45,8 +45,10 @@ static void body_two_staged_streams(struct test_rank *r)
         atomic_store(&go, true);
         RANK_OK(r, rank_done(r));
         RANK_CHECK(r, fake_sync(second) == 0);
-        RANK_RIGHT(r, wrong_reduced(r, ZT_GROUP_SHARD, a, t, t, ZT_SUM, round, count));
-        RANK_RIGHT(r, wrong_reduced(r, ZT_GROUP_SHARD, b, t, t, ZT_MAX, round, count));
+        RANK_RIGHT(r,
+                   wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, a, t, t, ZT_SUM, round, count));
+        RANK_RIGHT(r,
+                   wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, b, t, t, ZT_MAX, round, count));
     }
     rank_drain(r, second);
     free(second);
@@ -126,7 +128,7 @@ static void body_two_slots(struct test_rank *r)
     }
     r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
     RANK_OK(r, rank_done(r));
-    RANK_RIGHT(r, wrong_reduced(r, ZT_GROUP_SHARD, a, t, t, ZT_SUM, 0, count));
+    RANK_RIGHT(r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, a, t, t, ZT_SUM, 0, count));
     r->coll->dev = &fake_dev;
     free(a);
 }
