@@ -119,6 +119,24 @@ cuda_tests() {
         run "${1#build/}/$name" "$1/test/$name"
     done
 }
+
+# The kernels' own tests, those that run on every device there is, on the simulated GPU instead.
+kernel_tests() { # FOLDER
+    local src name
+    for src in $(grep -l FOR_EACH_RIG test/unit/dev/test_*.c); do
+        name=dev/$(basename "$src" .c)
+        run "${1#build/}/cusim $name" env ZT_TEST_RIGS=cuda \
+            ZT_CUDA_LIB="$1/cusim/libzerotrain_cuda.so" "$1/test/$name"
+    done
+}
+build_cuda() { # FOLDER [VAR=VALUE]
+    local folder=$1 tests
+    shift
+    mapfile -t tests < <(grep -l FOR_EACH_RIG test/unit/dev/test_*.c)
+    tests=("${tests[@]#test/unit/}")
+    tests=("${tests[@]%.c}")
+    build cusim "$folder/cusim/libzerotrain_cuda.so" "${tests[@]/#/$folder/test/}" "$@"
+}
 suite_cuda() {
     local why
     why=$(make -s no-cusim)
@@ -126,12 +144,21 @@ suite_cuda() {
         echo "skip cuda: $why" | tee -a "$log"
         return
     }
-    build cusim && CUSIM_LEAKS=1 cuda_tests build/cusim
-    build cusim SAN=address &&
-        ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-            cuda_tests build/address/cusim address
-    build cusim SAN=thread &&
-        TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1 cuda_tests build/thread/cusim thread
+    build_cuda build && {
+        CUSIM_LEAKS=1 cuda_tests build/cusim
+        CUSIM_LEAKS=1 kernel_tests build
+    }
+    build_cuda build/address SAN=address && {
+        local -x ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1
+        local -x UBSAN_OPTIONS=print_stacktrace=1
+        cuda_tests build/address/cusim address
+        kernel_tests build/address
+    }
+    build_cuda build/thread SAN=thread && {
+        local -x TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1
+        cuda_tests build/thread/cusim thread
+        kernel_tests build/thread
+    }
 }
 
 for s in "${suites[@]}"; do
