@@ -30,7 +30,8 @@ def on_gpu(ranks, r, files={}, env={}):
 def near(got, want, precision):
     loss, norm = TOLERANCES[precision]
     close(got.loss, want.loss, loss, "loss")
-    close(got.norm, want.norm, norm, "gradient norm")
+    assert [n is None for n in got.norm] == [n is None for n in want.norm], f"norms {got.norm}, not {want.norm}"
+    close([n for n in got.norm if n is not None], [n for n in want.norm if n is not None], norm, "gradient norm")
     assert got.lr == want.lr, f"rates {got.lr}, not {want.lr}"
     assert [s["skipped"] for s in got.steps] == [s["skipped"] for s in want.steps], "other steps are skipped"
 
@@ -51,7 +52,7 @@ def against_cpu():
         for precision, typed in TYPES.items():
             if quick and precision == "fp16":
                 continue
-            r = text_recipe(model, **typed, **({"train.steps": 6} if precision == "fp16" else {}))
+            r = text_recipe(model, **{**typed, "train.steps": 8 if precision == "fp16" else 4})
             test(f"cuda like the CPU, {model} {precision}",
                  lambda r=r, p=precision: near(on_gpu(1, r), run.Run(1, r), p))
         r = text_recipe(model, **DROPOUT[model])
