@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "base/version.h"
+#include "launch/launch.h"
 #include "recipe/recipe.h"
 
 /*
@@ -46,6 +47,8 @@ struct cmd_options {
     const char *recipe_path;
     int num_gpus;       /* 0: not given */
     const char *device; /* "cpu", "cuda", "auto" */
+    int per_gpu;        /* 0: not given */
+    enum zt_transport transport;
     const char *log_dir, *rank_log_dir, *env_file;
     const char *seed;
     struct zt_str_list set, deepspeed_configs;

@@ -15,6 +15,12 @@ static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
 {
     dev->kind = ZT_DEV_CPU;
     dev->n_workers = o->num_gpus ? o->num_gpus : 1;
+    if (o->per_gpu || o->transport) {
+        cmd_error(
+            "--%s is for GPUs; --num_gpus=N starts N CPU workers, which talk over shared memory",
+            o->per_gpu ? "devices_per_gpu" : "collectives");
+        return ZT_EXIT_USAGE;
+    }
     if (dev->n_workers <= ZT_SHM_MAX_RANKS)
         return 0;
     cmd_error("--num_gpus=%d: at most %d CPU workers run on one host; `zerotrain plan` plans any "
@@ -98,7 +104,20 @@ static int gpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
         return ZT_EXIT_INPUT;
     }
     dev->kind = ZT_DEV_CUDA;
-    dev->n_workers = o->num_gpus ? o->num_gpus : dev->n_gpus;
+    dev->per_gpu = o->per_gpu ? o->per_gpu : 1;
+    dev->n_workers = (o->num_gpus ? o->num_gpus : dev->n_gpus) * dev->per_gpu;
+    if (dev->per_gpu > 1 && o->transport == ZT_TRANSPORT_NCCL) {
+        cmd_error("--collectives=nccl: NCCL refuses two workers on one GPU; with "
+                  "--devices_per_gpu=%d leave it out",
+                  dev->per_gpu);
+        return ZT_EXIT_USAGE;
+    }
+    if (dev->n_workers > ZT_SHM_MAX_RANKS) {
+        cmd_error("%d workers: at most %d run on one host", dev->n_workers, ZT_SHM_MAX_RANKS);
+        return ZT_EXIT_USAGE;
+    }
+    for (int i = 0; i < dev->n_workers; i++)
+        dev->workers[i] = dev->gpus[i / dev->per_gpu];
     return 0;
 }
 

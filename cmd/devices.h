@@ -11,7 +11,9 @@ struct cmd_devices {
     int n_workers;
     int n_gpus; /* that we may use, and what CUDA_VISIBLE_DEVICES calls each */
     const char *gpus[ZT_LAUNCH_MAX_WORKERS];
-    struct zt_str buf; /* of their names */
+    const char *workers[ZT_LAUNCH_MAX_WORKERS]; /* (n_workers) the GPU of each */
+    int per_gpu;                                /* workers of one GPU */
+    struct zt_str buf;                          /* of their names */
 };
 
 /* 0, or an exit code after a message that says what to do. Release dev in either case. */

@@ -6,6 +6,8 @@
 enum {
     OPT_NUM_GPUS = 256,
     OPT_DEVICE,
+    OPT_COLLECTIVES,
+    OPT_PER_GPU,
     OPT_SET,
     OPT_LOG_DIR,
     OPT_SEED,
@@ -32,6 +34,10 @@ static const struct row {
      "workers: one per GPU, or N CPU workers with --device=cpu"},
     {"device", required_argument, OPT_DEVICE, true, true, "cpu|cuda|auto",
      "what to train on (default auto: the GPUs there are, else one CPU worker)"},
+    {"collectives", required_argument, OPT_COLLECTIVES, true, false, "KIND",
+     "of GPUs: nccl, staged or auto (default; NCCL where each worker has a GPU of its own)"},
+    {"devices_per_gpu", required_argument, OPT_PER_GPU, true, false, "K",
+     "for testing: K workers on each GPU"},
     {"set", required_argument, OPT_SET, true, true, "A.B=C",
      "override a key of the recipe; may be repeated"},
     {"deepspeed_config", required_argument, OPT_DS_CONFIG, true, true, "FILE",
@@ -81,9 +87,22 @@ static bool parse_count(const char *name, const char *text, int64_t least, int64
     return true;
 }
 
+static bool parse_transport(const char *text, enum zt_transport *out)
+{
+    static const char *const names[ZT_N_TRANSPORTS] = {"auto", "nccl", "staged"};
+    for (int i = 0; i < ZT_N_TRANSPORTS; i++) {
+        if (strcmp(text, names[i]))
+            continue;
+        *out = (enum zt_transport)i;
+        return true;
+    }
+    cmd_error("--collectives: \"%s\" is not nccl, staged or auto", text);
+    return false;
+}
+
 static int take(int opt, bool plan, struct cmd_options *o)
 {
-    enum { MAX_RANKS = 1 << 20 };
+    enum { MAX_RANKS = 1 << 20, MAX_PER_GPU = 64 };
     int64_t seed;
     switch (opt) {
     case OPT_NUM_GPUS:
@@ -97,6 +116,11 @@ static int take(int opt, bool plan, struct cmd_options *o)
         }
         o->device = optarg;
         return -1;
+    case OPT_COLLECTIVES:
+        return parse_transport(optarg, &o->transport) ? -1 : ZT_EXIT_USAGE;
+    case OPT_PER_GPU:
+        return parse_count("devices_per_gpu", optarg, 1, MAX_PER_GPU, &o->per_gpu) ? -1
+                                                                                   : ZT_EXIT_USAGE;
     case OPT_SET:
         o->set.items[o->set.n++] = optarg;
         return -1;

@@ -134,6 +134,8 @@ static void print_start(const struct job *j)
                j->threads == 1 ? "" : "s");
     else
         printf("%d GPU worker%s", j->dev.n_workers, s);
+    if (j->dev.per_gpu > 1)
+        printf(" (%d on each GPU)", j->dev.per_gpu);
     printf(", ZeRO stage %d, %s\n", p->cfg.stage, zt_dtype_name(p->cfg.dtype));
     char frozen[48] = "";
     if (n_frozen > 0)
@@ -180,8 +182,10 @@ static int launch(const struct job *j, const struct zt_str *recipe, const struct
         .n_env = (int)env->n,
         .recipe = recipe->buf,
         .recipe_len = recipe->len,
-        .devices = j->dev.kind == ZT_DEV_CUDA ? j->dev.gpus : NULL,
-        .device = {.gpu = j->dev.kind == ZT_DEV_CUDA, .ranks_per_gpu = 1},
+        .devices = j->dev.kind == ZT_DEV_CUDA ? j->dev.workers : NULL,
+        .device = {.gpu = j->dev.kind == ZT_DEV_CUDA,
+                   .ranks_per_gpu = j->dev.per_gpu,
+                   .transport = j->o.transport},
         .threads = j->threads,
         .rank_log_dir = j->o.rank_log_dir,
         .sink = {.ctx = display,

@@ -3,7 +3,7 @@
  */
 #include "cmd.h"
 
-#include <signal.h>
+#include <unistd.h>
 
 #include "coll/backend.h"
 #include "coll/staged.h"
@@ -40,19 +40,95 @@ static int open_device(const struct zt_worker *w, struct machine *m, struct zt_e
     return rc;
 }
 
-static int open_collectives(const struct zt_worker *w, struct machine *m, struct zt_err *err)
+/* Something that no call can report: NCCL has failed. Who waits for the GPU would wait for ever. */
+static void on_fatal(void *ctx, const struct zt_err *err)
+{
+    (void)ctx;
+    fprintf(stderr, "%s: %s\n", zt_code_name(err->code), err->msg);
+    _exit(zt_exit_code(err->code));
+}
+
+/* What rank 0 says to all: how they talk, and NCCL's id. */
+struct rendezvous {
+    uint32_t transport;
+    struct zt_nccl_id id;
+};
+
+/* Rank 0's choice, for all. */
+static int choose(const struct zt_worker *w, const struct machine *m, struct rendezvous *out,
+                  struct zt_err *err)
+{
+    bool can = m->backend->nccl_id, wants = w->device.transport == ZT_TRANSPORT_NCCL;
+    if (wants && !can)
+        return zt_err_set(err, ZT_EUNSUPPORTED,
+                          "--collectives=nccl: this CUDA part was built without NCCL");
+    if (w->device.transport == ZT_TRANSPORT_AUTO)
+        wants = can && w->device.ranks_per_gpu <= 1 && w->world > 1;
+    out->transport = wants ? ZT_TRANSPORT_NCCL : ZT_TRANSPORT_STAGED;
+    return wants ? m->backend->nccl_id(&out->id, err) : 0;
+}
+
+static const char *why_staged(const struct zt_worker *w)
+{
+    if (w->device.transport == ZT_TRANSPORT_STAGED)
+        return "as asked for";
+    if (w->device.ranks_per_gpu > 1)
+        return "workers share a GPU";
+    return w->world == 1 ? "one worker has nobody to talk to" : "built without NCCL";
+}
+
+/* From device to device by way of shared memory. */
+static int open_staged(const struct zt_worker *w, struct machine *m, struct zt_err *err)
 {
     struct zt_shm_job job = {w->shm_control_fd, w->world, w->shm_arena_fds};
     struct zt_mesh mesh = {{1, 1, w->world, 1, 1}};
-    struct zt_staged_opts opts = {0};
-    bool pinned;
-    if (!w->device.gpu)
-        return zt_shm_coll_create(&job, m->dev, &mesh, w->rank, &m->coll, err);
+    struct zt_staged_opts opts = {.slot_bytes = w->world == 1 ? 64 << 10 : 0};
+    bool pinned = false;
     int rc = zt_cpu_dev_create(&m->cpu, NULL, 0, err);
     if (!rc)
         rc = zt_shm_coll_create(&job, m->cpu, &mesh, w->rank, &m->coll, err);
     if (!rc)
         rc = zt_staged_coll_create(m->coll, m->dev, &opts, &m->coll, &pinned, err);
+    if (rc)
+        return rc;
+    size_t len = strlen(m->log);
+    snprintf(m->log + len, sizeof m->log - len, "; collectives: host-staged (%s), %.1f MiB%s",
+             why_staged(w), (double)zt_staged_bytes(&opts, w->world) / (1 << 20),
+             pinned ? "" : ", not page-locked (slower; see ulimit -l)");
+    return 0;
+}
+
+static int open_nccl(const struct zt_worker *w, const struct rendezvous *r, struct machine *m,
+                     struct zt_err *err)
+{
+    struct zt_mesh mesh = {{1, 1, w->world, 1, 1}};
+    int rc =
+        m->backend->nccl_create
+            ? m->backend->nccl_create(&r->id, m->dev, &mesh, w->rank, on_fatal, NULL, &m->coll, err)
+            : zt_err_set(err, ZT_EUNSUPPORTED,
+                         "the CUDA part of this host was built without NCCL, that of rank 0 "
+                         "with it");
+    size_t len = strlen(m->log);
+    if (!rc)
+        snprintf(m->log + len, sizeof m->log - len, "; collectives: NCCL (%s)",
+                 w->device.transport == ZT_TRANSPORT_NCCL ? "as asked for"
+                                                          : "each worker has a GPU of its own");
+    return rc;
+}
+
+static int open_collectives(struct zt_worker *w, struct machine *m, struct zt_err *err)
+{
+    struct zt_shm_job job = {w->shm_control_fd, w->world, w->shm_arena_fds};
+    struct zt_mesh mesh = {{1, 1, w->world, 1, 1}};
+    struct rendezvous r = {0};
+    if (!w->device.gpu)
+        return zt_shm_coll_create(&job, m->dev, &mesh, w->rank, &m->coll, err);
+    int rc = w->rank == 0 ? choose(w, m, &r, err) : 0;
+    if (!rc)
+        rc = zt_worker_share(w, &r, sizeof r, err);
+    if (!rc)
+        rc = r.transport == ZT_TRANSPORT_NCCL ? open_nccl(w, &r, m, err) : open_staged(w, m, err);
+    explicit_bzero(&r, sizeof r);
     return rc;
 }
 

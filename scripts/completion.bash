@@ -20,6 +20,7 @@ _zerotrain() {
     [ "$cur" != "=" ] || { option=$prev cur=; }
     case $option in
     --device) words="cpu cuda auto" ;;
+    --collectives) words="nccl staged auto" ;;
     --profile) words="fast slow cpu" ;;
     --log_dir | --enable_each_rank_log)
         mapfile -t COMPREPLY < <(compgen -d -- "$cur")
@@ -31,7 +32,7 @@ _zerotrain() {
         compopt -o filenames
         return
         ;;
-    --num_gpus | --set | --seed | --rank) return ;;
+    --num_gpus | --devices_per_gpu | --set | --seed | --rank) return ;;
     *)
         if [[ $cur == -* ]]; then
             words=$("$program" "$command" --help 2>/dev/null | grep -oE '^  --[a-z_]+=?')

@@ -13,3 +13,7 @@ zerotrain plan tiny.yaml --print_recipe --set train.steps=7 --set=train.steps=8 
 zerotrain plan --seed=6 --print_recipe -- tiny.yaml | grep ' seed:'
 try zerotrain plan --seed=x tiny.yaml
 try zerotrain plan --seed=-1 tiny.yaml
+try zerotrain --device=cpu --devices_per_gpu=2 tiny.yaml
+try zerotrain --device=cpu --collectives=nccl tiny.yaml
+try zerotrain --collectives=gloo tiny.yaml
+try zerotrain --devices_per_gpu=0 tiny.yaml
