@@ -403,7 +403,7 @@ static void fill(const struct bench *b)
 {
     for (int i = 0; i < N_BUFFERS; i++) /* small numbers, in fp32 as in bf16 */
         for (size_t j = 0; j < BUFFER_BYTES / 4; j++)
-            ((uint32_t *)b->buf[i])[j] = 0x3c003c00u + (uint32_t)(j * 2654435761u >> 25);
+            ((uint32_t *)b->buf[i])[j] = 0x3c003c00u + ((uint32_t)j * 2654435761u >> 25);
 }
 
 int main(int argc, char **argv)
