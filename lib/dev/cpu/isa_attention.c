@@ -270,7 +270,10 @@ static void softmax_grad_row(float *restrict s, float *restrict ds, struct span 
     clear_outside(ds, KT, in);
 }
 
-/* Queries [q0, q0 + n) against the key tile at k0. */
+/*
+ * Queries [q0, q0 + n) against the key tile at k0, up to the last column that any of them sees: what
+ * lies behind would add products with zero.
+ */
 static void backward_tile(const struct head *h, int64_t q0, int64_t n, int64_t k0, float *dq,
                           const float *delta)
 {
@@ -281,12 +284,13 @@ static void backward_tile(const struct head *h, int64_t q0, int64_t n, int64_t k
     struct span all = visible_to_tile(h, q0, n);
     if (all.lo >= k0 + KT || all.hi <= k0)
         return;
+    int64_t cols = zt_align_i64(ZT_MIN(all.hi - k0, (int64_t)KT), TILE_N);
     load_tile(a->q, a->ldq, h->q_row + q0, n, rows, h->q_col, h, a->scale, q);
     load_tile(a->dout, a->ldo, h->q_row + q0, n, rows, h->q_col, h, 1, dout);
-    tile_product(rows, KT, a->head_dim, (struct tile_a){q, l->dim, 1}, panels(h->ws + l->kt, h), s,
-                 KT, false);
-    tile_product(rows, KT, a->head_dim, (struct tile_a){dout, l->dim, 1}, panels(h->ws + l->vt, h),
-                 ds, KT, false);
+    tile_product(rows, cols, a->head_dim, (struct tile_a){q, l->dim, 1}, panels(h->ws + l->kt, h),
+                 s, KT, false);
+    tile_product(rows, cols, a->head_dim, (struct tile_a){dout, l->dim, 1},
+                 panels(h->ws + l->vt, h), ds, KT, false);
     for (int64_t i = 0; i < n; i++) {
         float keep[KT];
         struct span in = in_tile(visible(h, q0 + i), k0, KT);
@@ -298,11 +302,11 @@ static void backward_tile(const struct head *h, int64_t q0, int64_t n, int64_t k
     }
     memset(s + n * KT, 0, (size_t)((rows - n) * KT) * sizeof *s);
     memset(ds + n * KT, 0, (size_t)((rows - n) * KT) * sizeof *ds);
-    tile_product(KT, l->dim, rows, (struct tile_a){s, 1, KT}, plain(dout, h), h->ws + l->dv, l->dim,
+    tile_product(cols, l->dim, rows, (struct tile_a){s, 1, KT}, plain(dout, h), h->ws + l->dv,
+                 l->dim, true);
+    tile_product(cols, l->dim, rows, (struct tile_a){ds, 1, KT}, plain(q, h), h->ws + l->dk, l->dim,
                  true);
-    tile_product(KT, l->dim, rows, (struct tile_a){ds, 1, KT}, plain(q, h), h->ws + l->dk, l->dim,
-                 true);
-    tile_product(rows, l->dim, KT, (struct tile_a){ds, KT, 1}, plain(h->ws + l->k, h),
+    tile_product(rows, l->dim, cols, (struct tile_a){ds, KT, 1}, plain(h->ws + l->k, h),
                  dq + q0 * l->dim, l->dim, true);
 }
 
