@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""The same GPT-2 trained by zerotrain and by PyTorch and DeepSpeed, in turn: tokens/s and ratios.
+"""The same models trained by zerotrain and by PyTorch and DeepSpeed, in turn: tokens/s and ratios.
 
-    bench_models.py [--rounds N] [--models a,b,c] [--precision fp32,bf16] [--workers 1,2] [--only NAME,...]
-                    [--record] ZEROTRAIN
+    bench_models.py [--cells a,b,c,d] [--precision fp32,bf16] [--workers 1,2] [--rounds N] [--seconds S]
+                    [--minutes M] [--only NAME,...] [--all] [--record] ZEROTRAIN
 
-1: one worker of 2 threads against PyTorch eager, compiled, and both with tcmalloc (where installed).
-2: two workers of 1 thread at ZeRO stages 0 to 3 against DDP, ZeroRedundancyOptimizer, FSDP and DeepSpeed's
-stages 1 to 3 over gloo. Each round starts every program anew and drops its first steps; best and
-median are over the steps of all rounds. Ratios are zerotrain's tokens/s over the other's: above 1,
-zerotrain is faster. Programs that others run at the same time disturb both sides: judge the ratios.
---record appends the tables to test/bench/RESULTS.md. `scripts/bench-venv.sh` makes the environment.
+1: one worker of 2 threads against PyTorch eager, and eager and compiled with tcmalloc (its best
+settings here); --all: compiled without it too. 2: two workers of 1 thread at ZeRO stages 0 to 3 against
+DDP, ZeroRedundancyOptimizer, FSDP and DeepSpeed's stages 0 to 3 over gloo. Each of theirs is set against
+our run of the same stage: it is started and warmed up, then in every round ours takes steps for S
+seconds, then theirs does, while the other waits. Ratios are zerotrain's tokens/s over the other's:
+above 1, zerotrain is faster; best and median are over the steps of all rounds. `of sgemm` is how much
+of the rate of dnnl_sgemm, measured at the start of the same run, the model's products took.
+
+Cells are measured in order of --cells, 1 worker first; with --minutes none is begun after that time.
+--record appends to test/bench/RESULTS.md, row by row. `scripts/bench-venv.sh` makes
+the environment; what PyTorch compiles is kept in build/bench-inductor for the next run.
 """
 import argparse
 import array
@@ -18,25 +23,37 @@ import json
 import os
 import pathlib
 import random
+import select
+import shlex
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = REPO / "build/bench-venv/bin/python"
 RESULTS = REPO / "test/bench/RESULTS.md"
-WARM_UP = 2
-MODELS = {  # layers, width, heads, vocabulary, batch, sequence, steps counted of a round
-    "a": (6, 384, 6, 256, 16, 256, 6),
-    "b": (12, 768, 12, 50257, 4, 64, 6),
-    "c": (12, 768, 12, 50257, 1, 1024, 3),
+WARM_UP, START_S, STEP_S = 2, 600, 300
+
+
+def gpt2(layers, width, heads, vocab):
+    return {"model_type": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": width, "vocab_size": vocab}
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+         "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 32000, "rms_norm_eps": 1e-5,
+         "rope_theta": 10000.0, "tie_word_embeddings": True}
+CELLS = {  # what it is, config, batch, sequence, parameters in millions (for the number of steps)
+    "a": ("GPT-2, 6 layers x 384, vocabulary 256", gpt2(6, 384, 6, 256), 16, 256, 11),
+    "b": ("GPT-2 124M", gpt2(12, 768, 12, 50257), 4, 64, 124),
+    "c": ("GPT-2 124M", gpt2(12, 768, 12, 50257), 1, 1024, 124),
+    "d": ("Llama 100M, 12 layers x 768, 12 heads over 4", LLAMA, 2, 256, 100),
 }
-OURS = {1: ["zerotrain"], 2: ["zero 0", "zero 1", "zero 2", "zero 3"]}
-THEIRS = {
-    1: ["eager", "compile", "eager+tcmalloc", "compile+tcmalloc"],
-    2: ["ddp", "zero", "fsdp", "ds1", "ds2", "ds3"],
+PAIRS = {  # theirs, and our stage
+    1: [("eager+tcmalloc", 0), ("compile+tcmalloc", 0), ("eager", 0)],
+    2: [("ddp", 0), ("ds0", 0), ("zero", 1), ("ds1", 1), ("ds2", 2), ("fsdp", 3), ("ds3", 3)],
 }
 TCMALLOC = [p for d in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
             for p in pathlib.Path(d).glob("libtcmalloc_minimal.so.?")]
@@ -53,135 +70,192 @@ def write_tokens(path, vocab, n):
     path.write_bytes(header + array.array("H", (rng.randrange(vocab) for _ in range(n))).tobytes())
 
 
-def recipe(model, precision, threads, stage, data):
-    layers, width, heads, vocab, batch, seq, steps = model
-    r = {
-        "model": {"model_type": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": width,
-                  "n_positions": seq, "vocab_size": vocab},
-        "data": {"train": str(data), "seq_len": seq},
-        "train_micro_batch_size_per_gpu": batch,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8,
-                                                  "weight_decay": 0.1}},
-        "zero_optimization": {"stage": stage},
-        "train": {"steps": steps + WARM_UP, "seed": 1},
-        "parallel": {"threads": threads},
-        "steps_per_print": 1000,
-    }
-    if precision == "bf16":
-        r["bf16"] = {"enabled": True}
-    return r
-
-
 class Failed(Exception):
     pass
 
 
-def run(argv, cwd, env=None, timeout=900):
+class Cell:
+    """A model at one precision and number of workers."""
+
+    def __init__(self, letter, precision, workers, seconds, folder):
+        self.what, config, self.batch, self.seq, self.millions = CELLS[letter]
+        places = "max_position_embeddings" if config["model_type"] == "llama" else "n_positions"
+        self.config = {**config, places: self.seq}
+        self.letter, self.precision, self.workers, self.folder = letter, precision, workers, folder
+        self.threads, self.seconds = 2 // workers, seconds
+        self.tokens = self.batch * self.seq * workers
+
+    def steps(self, step_s):
+        return max(2, min(60, round(self.seconds / step_s)))
+
+    def recipe(self, stage, steps):
+        data = self.folder / f"tokens-{self.config['vocab_size']}.bin"
+        if not data.exists():
+            write_tokens(data, self.config["vocab_size"], 200_000)
+        r = {"model": self.config,
+             "data": {"train": str(data), "seq_len": self.seq},
+             "train_micro_batch_size_per_gpu": self.batch, "gradient_accumulation_steps": 1,
+             "gradient_clipping": 1.0,
+             "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8,
+                                                       "weight_decay": 0.1}},
+             "zero_optimization": {"stage": stage},
+             "train": {"steps": steps, "seed": 1}, "parallel": {"threads": self.threads},
+             "steps_per_print": 1}
+        if self.precision == "bf16":
+            r["bf16"] = {"enabled": True}
+        path = self.folder / "r.yaml"
+        path.write_text(json.dumps(r))
+        return path
+
+
+class Figures:
+    """What is known of one side of a pair."""
+
+    def __init__(self):
+        self.times, self.bytes, self.mfu, self.first_step = [], 0, [], []
+
+    def speed(self, tokens):
+        return (tokens / min(self.times), tokens / statistics.median(self.times)) if self.times else None
+
+
+def run_ours(zerotrain, cell, stage, figures):
+    """A run of its own each time; its first steps are dropped."""
+    guess = figures.times or [cell.tokens * cell.millions * 6e6 / 150e9]
+    path = cell.recipe(stage, WARM_UP + cell.steps(statistics.median(guess)))
+    with tempfile.TemporaryDirectory(dir=cell.folder) as log:
+        start, first = time.perf_counter(), None
+        argv = [zerotrain, "--device=cpu", f"--num_gpus={cell.workers}", f"--log_dir={log}/run", path]
+        with subprocess.Popen(argv, cwd=cell.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True) as p:
+            lines = []
+            for line in p.stdout:
+                lines.append(line)
+                if first is None and line.startswith("step 1/"):
+                    first = time.perf_counter() - start
+        if p.returncode:
+            raise Failed(f"status {p.returncode}: {(lines or ['no output'])[-1].strip()[:150]}")
+        records = (pathlib.Path(log) / "run/metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(x) for x in records if '"step_ms"' in x]
+    figures.first_step.append(first)
+    figures.times += [s["step_ms"] / 1e3 for s in steps[WARM_UP:]]
+    figures.mfu += [s["mfu"] for s in steps[WARM_UP:] if "mfu" in s]
+    figures.bytes = max([figures.bytes] + [s["device_peak_bytes"] for s in steps])
+
+
+class Theirs:
+    """One of their programs, started and warmed up, that waits to be told to take steps."""
+
+    def __init__(self, name, cell):
+        kind, _, malloc = name.partition("+")
+        env = dict(os.environ, OMP_NUM_THREADS=str(cell.threads), PYTHONWARNINGS="ignore",
+                   CUDA_VISIBLE_DEVICES="", TORCHINDUCTOR_CACHE_DIR=str(REPO / "build/bench-inductor"))
+        if malloc:
+            env.update(LD_PRELOAD=str(TCMALLOC[0]), TCMALLOC_RELEASE_RATE="0")
+        argv = [PYTHON, REPO / "test/bench/torch_models.py", kind, json.dumps(cell.config),
+                cell.batch, cell.seq, cell.precision, cell.threads]
+        self.errors = tempfile.TemporaryFile("w+")
+        self.p = subprocess.Popen(list(map(str, argv)), cwd=cell.folder, env=env, text=True, bufsize=1,
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
+        try:
+            self.take(WARM_UP, START_S)
+        except Failed:
+            self.end()
+            raise
+
+    def take(self, n, limit_s):
+        """Take n steps: the seconds of each, and the most memory of a process."""
+        try:
+            self.p.stdin.write(f"{n}\n")
+            self.p.stdin.flush()
+        except BrokenPipeError:
+            pass
+        end = time.monotonic() + limit_s
+        while select.select([self.p.stdout], [], [], max(0, end - time.monotonic()))[0]:
+            line = self.p.stdout.readline()
+            if line.startswith('{"step_s"'):
+                result = json.loads(line)
+                return result["step_s"], result["rss"]
+            if not line:
+                self.errors.seek(0)
+                lines = self.errors.read().strip().splitlines() or ["no output"]
+                raise Failed(next((x for x in reversed(lines) if "Error" in x), lines[-1])[:150])
+        raise Failed(f"no answer within {limit_s} s")
+
+    def end(self):
+        try:
+            self.p.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self.p.wait(30)
+        except subprocess.TimeoutExpired:
+            self.p.kill()
+            self.p.wait()
+        self.p.stdout.close()
+        self.errors.close()
+
+
+def measure_pair(args, cell, name, stage):
+    """(ours, theirs or why not), in turn."""
+    ours, theirs = Figures(), Figures()
+    program, failed = None, None
     try:
-        p = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired as e:
-        raise Failed(f"no end within {timeout} s") from e
-    if p.returncode != 0:
-        lines = (p.stdout + p.stderr).strip().splitlines() or ["no output"]
-        what = next((x for x in reversed(lines) if "Error" in x), lines[-1])
-        raise Failed(f"status {p.returncode}: {what[:150]}")
-    return p.stdout
+        if PYTHON.exists():
+            program = Theirs(name, cell)
+            guess = program.take(1, STEP_S)[0]
+    except Failed as e:
+        failed = str(e)
+    try:
+        for _ in range(args.rounds):
+            run_ours(args.zerotrain, cell, stage, ours)
+            if program:
+                times, used = program.take(cell.steps(statistics.median(theirs.times or guess)), STEP_S)
+                theirs.times += times
+                theirs.bytes = max(theirs.bytes, used)
+    except Failed as e:
+        failed = str(e)
+    finally:
+        if program:
+            program.end()
+    return ours, theirs, failed
 
 
-def run_ours(zerotrain, name, model, precision, workers, folder):
-    """Seconds of each counted step, and the largest worker's memory."""
-    data = folder / f"tokens-{model[3]}.bin"
-    if not data.exists():
-        write_tokens(data, model[3], 200_000)
-    stage = int(name.split()[-1]) if workers > 1 else 0
-    threads = 2 if workers == 1 else 1
-    (folder / "r.yaml").write_text(json.dumps(recipe(model, precision, threads, stage, data)))
-    with tempfile.TemporaryDirectory(dir=folder) as log:
-        run([zerotrain, "--device=cpu", f"--num_gpus={workers}", f"--log_dir={log}/run", "r.yaml"], folder)
-        lines = (pathlib.Path(log) / "run/metrics.jsonl").read_text().splitlines()
-    steps = [json.loads(x) for x in lines if '"step_ms"' in x]
-    return [s["step_ms"] / 1e3 for s in steps[WARM_UP:]], max(s["device_peak_bytes"] for s in steps)
+def row(cell, name, stage, ours, theirs, failed):
+    def speeds(f):
+        return "{:.0f} / {:.0f}".format(*f.speed(cell.tokens)) if f.times else ""
+    ratios = " | "
+    if ours.times and theirs.times:
+        mine, other = ours.speed(cell.tokens), theirs.speed(cell.tokens)
+        ratios = f"**{mine[0] / other[0]:.2f}** | **{mine[1] / other[1]:.2f}**"
+    mfu = f"{100 * statistics.median(ours.mfu):.0f} %" if ours.mfu else ""
+    first = f"{min(ours.first_step):.2f}" if ours.first_step else ""
+    memory = f"{ours.bytes / 1e9:.2f} / {theirs.bytes / 1e9:.2f}"
+    return (f"| {name} | {stage} | {speeds(ours)} | {failed or speeds(theirs)} | {ratios} | {mfu} | {first} "
+            f"| {memory} |")
 
 
-def run_theirs(name, model, precision, workers, folder):
-    kind, _, malloc = name.partition("+")
-    threads = 2 if workers == 1 else 1
-    env = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTHONWARNINGS="ignore", CUDA_VISIBLE_DEVICES="")
-    env["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
-    if malloc:
-        env["LD_PRELOAD"] = str(TCMALLOC[0])
-        env["TCMALLOC_RELEASE_RATE"] = "0"
-    *shape, steps = model
-    out = run([PYTHON, REPO / "test/bench/torch_gpt2.py", kind, *map(str, shape), precision, str(threads),
-               str(steps + WARM_UP)], folder, env)
-    result = json.loads(next(x for x in out.splitlines() if x.startswith('{"step_s"')))
-    return result["step_s"][WARM_UP:], result["rss"]
+def command(args, cell, names):
+    argv = ["test/bench/bench_models.py", "--cells", cell.letter, "--precision", cell.precision, "--workers",
+            str(cell.workers), "--rounds", str(args.rounds), "--seconds", f"{args.seconds:g}", "--only",
+            ",".join(names), "build/zerotrain"]
+    return shlex.join(argv)
 
 
-class Row:
-    def __init__(self, name, ours):
-        self.name, self.ours = name, ours
-        self.times, self.bytes, self.failed = [], 0, None
-
-    def speeds(self, tokens):
-        return tokens / min(self.times), tokens / statistics.median(self.times)
-
-
-def measure(args, letter, precision, workers, folder):
-    """All rows of one cell, `rounds` times in turn."""
-    model = MODELS[letter]
-    rows = [Row(n, True) for n in OURS[workers]]
-    rows += [Row(n, False) for n in THEIRS[workers] if "+" not in n or TCMALLOC]
-    rows = [r for r in rows if not args.only or r.name in args.only]
-    if not PYTHON.exists():
-        rows = [r for r in rows if r.ours]
-    for _ in range(args.rounds):
-        for row in rows:
-            if row.failed:
-                continue
-            try:
-                if row.ours:
-                    times, used = run_ours(args.zerotrain, row.name, model, precision, workers, folder)
-                else:
-                    times, used = run_theirs(row.name, model, precision, workers, folder)
-                row.times += times
-                row.bytes = max(row.bytes, used)
-            except (Failed, StopIteration, OSError) as e:
-                row.failed = str(e) or type(e).__name__
-    return rows
-
-
-def base_of(row, rows):
-    """Which of our rows one of theirs is set against: the same stage where it has one."""
-    ours = [r for r in rows if r.ours and r.times]
-    same = {"ds1": "zero 1", "ds2": "zero 2", "ds3": "zero 3", "fsdp": "zero 3", "zero": "zero 1"}
-    return next((r for r in ours if r.name == same.get(row.name)), ours[0] if ours else None)
-
-
-def table(args, letter, precision, workers, rows):
-    layers, width, _, vocab, batch, seq, _ = MODELS[letter]
-    tokens = batch * seq * workers
-    lines = [f"**({letter})** {layers} layers x {width}, vocabulary {vocab}, B{batch} T{seq}, {precision}, "
-             f"{workers} worker{'s' if workers > 1 else ''} x {2 // workers} "
-             f"thread{'s' if workers == 1 else ''}, {args.rounds} rounds", "",
-             "| | best tok/s | median tok/s | zerotrain/it best | median | GB a worker |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        if not row.times:
-            lines.append(f"| {row.name} | {row.failed} | | | | |")
-            continue
-        best, median = row.speeds(tokens)
-        ratios = "| |"
-        base = base_of(row, rows)
-        if base and not row.ours:
-            ours = base.speeds(tokens)
-            ratios = f"| {ours[0] / best:.2f} | {ours[1] / median:.2f}"
-        elif base and row is not base:
-            ratios = f"| {base.speeds(tokens)[0] / best:.2f} | {base.speeds(tokens)[1] / median:.2f}"
-        lines.append(f"| {row.name} | {best:.0f} | {median:.0f} {ratios} | {row.bytes / 1e9:.2f} |"
-                     .replace("| | |", "| | |"))
-    return "\n".join(lines) + "\n"
+def measure_cell(args, cell, tell):
+    pairs = [p for p in PAIRS[cell.workers] if not args.only or p[0] in args.only]
+    if args.all and cell.workers == 1:
+        pairs.append(("compile", 0))
+    pairs = [p for p in pairs if TCMALLOC or "+" not in p[0]]
+    who = "1 worker x 2 threads" if cell.workers == 1 else "2 workers x 1 thread"
+    loads = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+    tell("\n".join([f"### ({cell.letter}) {cell.what}, B{cell.batch} T{cell.seq}, {cell.precision}, {who}", "",
+             f"{datetime.datetime.now():%Y-%m-%d %H:%M}, load average before {loads}:",
+             f"`{command(args, cell, [p[0] for p in pairs])}`", "",
+             "| against | our stage | ours tok/s, best / median | theirs | ratio, best | median | of sgemm "
+             "| Enter to first step, s | GB a worker, ours / theirs |", "|---" * 9 + "|"]))
+    for name, stage in pairs:
+        tell(row(cell, name, stage, *measure_pair(args, cell, name, stage)))
+    tell("")
 
 
 def cpu_name():
@@ -191,42 +265,56 @@ def cpu_name():
     return os.uname().machine
 
 
-def heading(args):
+def output(argv):
+    return subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def heading():
     versions = ""
     if PYTHON.exists():
         code = ("from importlib.metadata import version as v, packages_distributions as p\n"
                 "print(', '.join(f'{n} {v(n)}' for n in ('torch', 'deepspeed') if n in p()))")
-        versions = "; " + run([PYTHON, "-c", code], REPO).strip()
-    commit = run(["git", "describe", "--always", "--dirty"], REPO).strip()
-    loads = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+        versions = "; " + output([PYTHON, "-c", code])
+    commit = output(["git", "describe", "--always", "--dirty"])
     return (f"## {datetime.date.today()}, {cpu_name()}, {os.cpu_count()} cores, {commit}{versions}\n\n"
-            f"`test/bench/bench_models.py {' '.join(sys.argv[1:])}`; load average at the start {loads}\n")
+            "From `test/bench/bench_models.py`, which says what the columns are.\n")
 
 
 def main():
+    def words(s):
+        return s.split(",")
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--models", type=lambda s: s.split(","), default=list(MODELS))
-    p.add_argument("--precision", type=lambda s: s.split(","), default=["fp32", "bf16"])
+    p.add_argument("--cells", type=words, default=["c", "a", "b", "d"])
+    p.add_argument("--precision", type=words, default=["fp32", "bf16"])
     p.add_argument("--workers", type=lambda s: [int(x) for x in s.split(",")], default=[1, 2])
-    p.add_argument("--only", type=lambda s: s.split(","), default=None)
+    p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("--seconds", type=float, default=6)
+    p.add_argument("--minutes", type=float, default=1e9)
+    p.add_argument("--only", type=words, default=None)
+    p.add_argument("--all", action="store_true")
     p.add_argument("--record", action="store_true")
     p.add_argument("zerotrain", type=lambda s: str(pathlib.Path(s).resolve()))
     args = p.parse_args()
+    end = time.monotonic() + 60 * args.minutes
+
+    def tell(text):
+        say(text)
+        if args.record:
+            with RESULTS.open("a") as f:
+                f.write(text + "\n")
+
     if not PYTHON.exists():
         say("no PyTorch: run scripts/bench-venv.sh to compare with it")
-    texts = [heading(args)]
-    say(texts[0])
+    tell(heading())
     with tempfile.TemporaryDirectory(prefix="zt-bench-") as folder:
-        for letter in args.models:
-            for precision in args.precision:
-                for workers in args.workers:
-                    rows = measure(args, letter, precision, workers, pathlib.Path(folder))
-                    texts.append(table(args, letter, precision, workers, rows))
-                    say(texts[-1])
-    if args.record:
-        with RESULTS.open("a") as f:
-            f.write("\n" + "\n".join(texts))
+        for workers in args.workers:
+            for letter in args.cells:
+                for precision in args.precision:
+                    cell = Cell(letter, precision, workers, args.seconds, pathlib.Path(folder))
+                    if time.monotonic() < end:
+                        measure_cell(args, cell, tell)
+                    else:
+                        say(f"({letter}) {precision}, {workers} workers: no time left")
 
 
 main()

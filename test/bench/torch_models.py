@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""GPT-2 in PyTorch, as zerotrain trains it: what bench_models.py measures zerotrain against.
+"""GPT-2 and Llama in PyTorch, as zerotrain trains them: what bench_models.py measures zerotrain against.
 
-    torch_gpt2.py KIND LAYERS WIDTH HEADS VOCAB BATCH SEQ fp32|bf16 THREADS STEPS
+    torch_models.py KIND CONFIG BATCH SEQ fp32|bf16 THREADS
 
-KIND: eager, compile (one process); ddp, zero (ZeroRedundancyOptimizer), fsdp, ds1, ds2, ds3 (DeepSpeed's
-stages): two processes of this program over gloo, BATCH each. Learned positions, pre-norm, GELU (tanh),
-biases, tied head, fused causal attention, mean cross-entropy, clipping to 1, AdamW: one step does what
-one of ours does. bf16: autocast over fp32 parameters, as PyTorch has it; FSDP's mixed precision;
-DeepSpeed's bf16 parameters with fp32 masters. Prints one line of JSON: seconds of each step.
+KIND: eager, compile (one process); ddp, zero (ZeroRedundancyOptimizer), fsdp, ds0 to ds3 (DeepSpeed's
+stages): two processes of this program over gloo, BATCH each. CONFIG: JSON in the vocabulary of
+config.json. Fused causal attention, tied head, mean cross-entropy, clipping to 1, AdamW: one step does
+what one of ours does. GPT-2: learned positions, pre-norm, GELU (tanh), biases. Llama: RMSNorm, rotary
+positions, SwiGLU, grouped heads. bf16: autocast over fp32 parameters, as PyTorch has it; FSDP's mixed
+precision; DeepSpeed's bf16 parameters with fp32 masters.
+
+Each line of input is a number of steps to take; the answer is a line of JSON: seconds of each of them,
+the last loss, and the most memory of a process. Ends with its input.
 """
 import json
 import os
@@ -18,14 +22,14 @@ import sys
 import time
 
 LR, BETAS, EPS, DECAY, CLIP = 3e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
-DISTRIBUTED = ("ddp", "zero", "fsdp", "ds1", "ds2", "ds3")
+DISTRIBUTED = ("ddp", "zero", "fsdp", "ds0", "ds1", "ds2", "ds3")
 N_RANKS = 2
 
 
-def build(layers, width, heads, vocab, seq):
-    import torch
+def gpt2_block(c):
     from torch import nn
     from torch.nn import functional as F
+    width, heads = c["n_embd"], c["n_head"]
 
     class Block(nn.Module):
         def __init__(self):
@@ -34,7 +38,7 @@ def build(layers, width, heads, vocab, seq):
             self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
             self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-        def forward(self, x):
+        def forward(self, x, _):
             b, t, _ = x.shape
             qkv = self.c_attn(self.ln_1(x)).view(b, t, 3, heads, width // heads)
             q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -42,24 +46,84 @@ def build(layers, width, heads, vocab, seq):
             x = x + self.c_proj(y.transpose(1, 2).reshape(b, t, width))
             return x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
 
-    class GPT2(nn.Module):
+    return Block, nn.LayerNorm(width)
+
+
+def llama_block(c):
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    width, heads, kv_heads = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
+    dim, inner, eps = width // heads, c["intermediate_size"], c["rms_norm_eps"]
+
+    def turn(x, cos_sin):
+        cos, sin = cos_sin
+        lo, hi = x.chunk(2, dim=-1)
+        return (x * cos + torch.cat((-hi, lo), dim=-1) * sin).to(x.dtype)
+
+    class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(seq, width)
-            self.h = nn.ModuleList(Block() for _ in range(layers))
-            self.ln_f = nn.LayerNorm(width)
+            self.norm_1, self.norm_2 = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
+            self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
+            self.k, self.v = (nn.Linear(width, kv_heads * dim, bias=False) for _ in range(2))
+            self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+            self.down = nn.Linear(inner, width, bias=False)
+
+        def forward(self, x, cos_sin):
+            b, t, _ = x.shape
+            h = self.norm_1(x)
+            q = turn(self.q(h).view(b, t, heads, dim).transpose(1, 2), cos_sin)
+            k = turn(self.k(h).view(b, t, kv_heads, dim).transpose(1, 2), cos_sin)
+            v = self.v(h).view(b, t, kv_heads, dim).transpose(1, 2)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            x = x + self.o(y.transpose(1, 2).reshape(b, t, width))
+            h = self.norm_2(x)
+            return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+    return Block, nn.RMSNorm(width, eps)
+
+
+def rope_table(c, seq):
+    """cos and sin of every position, (seq, head_dim): the halves of a head turn alike."""
+    import torch
+    dim = c["hidden_size"] // c["num_attention_heads"]
+    angle = torch.outer(torch.arange(seq).float(), c["rope_theta"] ** (-torch.arange(0, dim, 2) / dim))
+    angle = torch.cat((angle, angle), dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def build(c, seq):
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    llama = c["model_type"] == "llama"
+    width, vocab = c["hidden_size" if llama else "n_embd"], c["vocab_size"]
+    layers = c["num_hidden_layers" if llama else "n_layer"]
+    block, last_norm = (llama_block if llama else gpt2_block)(c)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(vocab, width)
+            self.positions = None if llama else nn.Embedding(seq, width)
+            self.h = nn.ModuleList(block() for _ in range(layers))
+            self.last_norm = last_norm
+            self.cos_sin = rope_table(c, seq) if llama else None
             for p in self.parameters():
                 if p.dim() > 1:
                     nn.init.normal_(p, 0, 0.02)
 
         def forward(self, tokens, targets):
-            x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
-            for block in self.h:
-                x = block(x)
-            logits = F.linear(self.ln_f(x), self.wte.weight)
+            x = self.embed(tokens)
+            if self.positions is not None:
+                x = x + self.positions(torch.arange(tokens.shape[1]))
+            for h in self.h:
+                x = h(x, self.cos_sin)
+            logits = F.linear(self.last_norm(x), self.embed.weight)
             return F.cross_entropy(logits.view(-1, vocab), targets.view(-1))
 
-    return GPT2(), Block
+    return Model(), block
 
 
 def groups(params):
@@ -131,7 +195,29 @@ def deepspeed_step(stage, model, bf16, batch):
     return step
 
 
-def train(kind, layers, width, heads, vocab, batch, seq, precision, threads, steps):
+def take_steps(rank, step, batch):
+    """Carries out the numbers of steps that rank 0 reads, on all ranks, until it reads no more."""
+    import torch
+    tokens, targets = batch
+    for_all = torch.zeros(1, dtype=torch.int64)
+    while True:
+        if rank == 0:
+            for_all[0] = int(sys.stdin.readline() or 0)
+        if torch.distributed.is_initialized():
+            torch.distributed.broadcast(for_all, 0)
+        times, loss = [], 0.0
+        for _ in range(int(for_all)):
+            start = time.perf_counter()
+            loss = step(tokens, targets)
+            times.append(time.perf_counter() - start)
+        if not times:
+            return
+        if rank == 0:
+            used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            print(json.dumps({"step_s": times, "loss": loss, "rss": used}), flush=True)
+
+
+def train(kind, config, batch, seq, precision, threads):
     if kind.startswith("ds"):
         import logging
         os.environ["DS_ACCELERATOR"] = "cpu"
@@ -145,19 +231,11 @@ def train(kind, layers, width, heads, vocab, batch, seq, precision, threads, ste
         deepspeed.init_distributed("gloo", verbose=False)
     elif kind in DISTRIBUTED:
         torch.distributed.init_process_group("gloo")
-    model, block = build(layers, width, heads, vocab, seq)
+    model, block = build(config, seq)
     step = make_step(kind, model, block, precision == "bf16", batch)
     torch.manual_seed(2 + rank)
-    data = torch.randint(0, vocab, (batch, seq + 1))
-    tokens, targets = data[:, :-1].contiguous(), data[:, 1:].contiguous()
-    times, loss = [], 0.0
-    for _ in range(steps):
-        start = time.perf_counter()
-        loss = step(tokens, targets)
-        times.append(time.perf_counter() - start)
-    if rank == 0:
-        print(json.dumps({"step_s": times, "loss": loss,
-                          "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}), flush=True)
+    data = torch.randint(0, config["vocab_size"], (batch, seq + 1))
+    take_steps(rank, step, (data[:, :-1].contiguous(), data[:, 1:].contiguous()))
     sys.stdout.flush()
     os._exit(0)  # gloo's threads may outlive the peers they talk to
 
@@ -170,16 +248,17 @@ def start_ranks():
     for r in range(N_RANKS):
         env = dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(N_RANKS),
                    LOCAL_WORLD_SIZE=str(N_RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=env))
+        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=env,
+                                      stdin=None if r == 0 else subprocess.DEVNULL))
     status = [p.wait() for p in ranks]
     sys.exit(max(map(abs, status)))
 
 
 def main():
-    kind, *numbers, precision, threads, steps = sys.argv[1:]
+    kind, config, batch, seq, precision, threads = sys.argv[1:]
     if kind in DISTRIBUTED and "RANK" not in os.environ:
         start_ranks()
-    train(kind, *map(int, numbers), precision, int(threads), int(steps))
+    train(kind, json.loads(config), int(batch), int(seq), precision, int(threads))
 
 
 main()
