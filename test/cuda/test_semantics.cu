@@ -2,51 +2,7 @@
  * test_semantics.cu: what the simulator assumes of a GPU and of its runtime, as assertions that hold on
  * both: run on the simulator by `make test`, and on hardware by scripts/gpu-check.sh.
  */
-#include "port.h"
-
-#include "harness.h"
-
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        cudaError_t zt_e_ = (call);                                                                \
-        if (zt_e_ != cudaSuccess)                                                                  \
-            FAIL("%s: %s", #call, cudaGetErrorName(zt_e_));                                        \
-    } while (0)
-
-/* A stream, and memory on both sides for n elements. */
-template <class T> struct box {
-    cudaStream_t stream = NULL;
-    T *host = NULL, *dev = NULL;
-    int n;
-
-    explicit box(int count) : n(count)
-    {
-        size_t bytes = sizeof(T) * (size_t)count;
-        if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) ||
-            cudaMalloc((void **)&dev, bytes) || cudaMallocHost((void **)&host, bytes)) {
-            fprintf(stderr, "test_semantics: no stream or no memory\n");
-            abort();
-        }
-        memset(host, 0, bytes);
-    }
-    ~box()
-    {
-        cudaStreamDestroy(stream);
-        cudaFree(dev);
-        cudaFreeHost(host);
-    }
-    cudaError_t upload()
-    {
-        return cudaMemcpyAsync(dev, host, sizeof(T) * (size_t)n, cudaMemcpyHostToDevice, stream);
-    }
-    cudaError_t download()
-    {
-        cudaError_t e = cudaGetLastError();
-        if (!e)
-            e = cudaMemcpyAsync(host, dev, sizeof(T) * (size_t)n, cudaMemcpyDeviceToHost, stream);
-        return e ? e : cudaStreamSynchronize(stream);
-    }
-};
+#include "box.h"
 
 /* ---- Indices ---- */
 
