@@ -26,6 +26,17 @@ TESTS_CU   := $(sort $(wildcard test/cuda/test_*.cu))
 TESTS_CU_C := $(sort $(wildcard test/cuda/test_*.c))
 CUDA_NAMES := $(patsubst test/cuda/%.cu,%,$(TESTS_CU)) $(patsubst test/cuda/%.c,%,$(TESTS_CU_C))
 
+# What was compiled with other flags is compiled again: a file of them that changes when they do.
+define remember
+	@mkdir -p $(@D)
+	@echo '$1' | cmp -s - $@ || echo '$1' >$@
+endef
+$B/nv/flags: FORCE
+	$(call remember,$(NVFLAGS))
+$B/cusim/flags: FORCE
+	$(call remember,$(CUSIM_FLAGS) $(SIM_SAN))
+FORCE:
+
 # What the library needs of lib/: position independent, its names hidden, taken from an archive.
 CUDA_LIB_C := $(sort $(wildcard lib/base/*.c lib/dev/*.c lib/coll/*.c))
 CUDA_LIB_C := $(filter-out $(ISA_SRCS),$(CUDA_LIB_C))
@@ -42,32 +53,25 @@ $B/pic/libzerotrain.a: $(CUDA_LIB_C:%.c=$B/pic/%.o)
 
 GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
             -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
-# What was compiled for other architectures is compiled again.
-$B/nv/archs: FORCE
-	@mkdir -p $(@D)
-	@echo '$(CUDA_ARCHS)' | cmp -s - $@ || echo '$(CUDA_ARCHS)' >$@
-FORCE:
-
 NVFLAGS  := -std=c++17 -O3 -lineinfo $(GENCODE) -cudart shared -Ilib -Itest -Icuda \
             -Xcompiler -Wall,-fPIC,-fvisibility=hidden$(if $(WERROR),$(comma)$(WERROR))
 # The same arithmetic as on the CPU (lib/dev/adam.h, lib/dev/control.h).
-$B/nv/cuda/optim.o $B/nv/cuda/control.o: NVFLAGS += -fmad=false
+$B/nv/cuda/optim.o $B/nv/cuda/control.o: NVMAD := -fmad=false
 CUDA_LINK = -Wl,-Bsymbolic,-z,defs,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib64
 
-$B/nv/%.o: %.cu $B/nv/archs
+$B/nv/%.o: %.cu $B/nv/flags
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(NVCC) $(NVFLAGS) $(NVMAD) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 $B/libzerotrain_cuda.so: $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/pic/libzerotrain.a cuda/exports.map
-	$(CXX) -shared -o $@ $(filter %.o %.a,$^) $(CUDA_LINK) -Wl,--version-script=cuda/exports.map \
+	$(CXX) -shared -o $@ $(filter %.o %.a,$^) $(CUDA_LINK) -Wl,--as-needed,--version-script=cuda/exports.map \
 	    -lcudart -lcublasLt -l:libnccl.so.2 -lm -pthread
 
-# The folder has to be complete: while it grows, a part of it cannot be linked. And while it grows,
-# minutes of nvcc are only for who gives CUDA=1.
-CUDA_READY := $(and $(CUDA_CU),$(wildcard cuda/device.c),$(wildcard cuda/nccl.c))
-ifneq ($(and $(HAVE_CUDA),$(CUDA_READY),$(filter-out file,$(origin CUDA))),)
+# While the folder grows, minutes of nvcc are only for who gives CUDA=1.
+ifneq ($(and $(HAVE_CUDA),$(filter-out file,$(origin CUDA))),)
 all: $B/libzerotrain_cuda.so
 endif
+cuda: $(if $(HAVE_CUDA),$B/libzerotrain_cuda.so)
 
 $B/cuda/test/%: $B/nv/test/cuda/%.o $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/libzerotrain.a
 	@mkdir -p $(@D)
@@ -89,11 +93,11 @@ CUSIM_FLAGS := -std=c++20 -g $(if $(SAN),-O1,-O2) -ffp-contract=off -fno-math-er
 KERNEL_SAN  := $(if $(filter thread,$(SAN)),-fsanitize=thread -Wno-tsan)
 SIM_SAN     := $(if $(filter thread,$(SAN)),-DCUSIM_TSAN) -fno-builtin -fopenmp
 
-$B/cusim/%.o: %.cu
+$B/cusim/%.o: %.cu $B/cusim/flags
 	@mkdir -p $(@D)
 	$(CXX) -x c++ $(CUSIM_FLAGS) $(KERNEL_SAN) -MMD -MP -c -o $@ $<
 
-$B/cusim/%.o: %.cpp
+$B/cusim/%.o: %.cpp $B/cusim/flags
 	@mkdir -p $(@D)
 	$(CXX) $(CUSIM_FLAGS) $(SIM_SAN) -MMD -MP -c -o $@ $<
 
@@ -109,7 +113,7 @@ $B/cusim/unmodelled_%.o: $B/cusim/unmodelled_%.c
 # objects of one library: cudart has the kernels' executor, and all that is not of another.
 cusim_objs    = $(patsubst %.cpp,$B/cusim/%.o,$(filter test/cusim/$1%,$(CUSIM_CPP))) $B/cusim/unmodelled_$1.o
 CUSIM_BLASLT := $(call cusim_objs,blaslt)
-CUSIM_NCCL   := $(call cusim_objs,nccl)
+CUSIM_NCCL   := $(call cusim_objs,nccl) $(patsubst %.cpp,$B/cusim/%.o,$(filter test/cusim/comm%,$(CUSIM_CPP)))
 CUSIM_CUDART := $(filter-out $(CUSIM_BLASLT) $(CUSIM_NCCL),$(CUSIM_CPP:%.cpp=$B/cusim/%.o)) $B/cusim/unmodelled_cudart.o
 CUSIM_OBJS   := $(CUSIM_CUDART) $(CUSIM_BLASLT) $(CUSIM_NCCL)
 CUSIM_KERNEL := $(CUDA_CU:%.cu=$B/cusim/%.o)
@@ -144,15 +148,16 @@ $(FAKE)/libnccl.so.2: $(CUSIM_NCCL) $(FAKE)/libcudart.so.$(CUDA_MAJOR)
 	$(CXX) -shared -o $@ $^ -Wl,-soname,$(@F),-z,defs $(CUSIM_LIBS)
 .PRECIOUS: $(FAKE)/libcudart.so.%
 
-# Says why there is no simulator, or nothing.
+# Say why there is no library for GPUs, or no simulator; or nothing.
+no-cuda:
+	@:$(if $(HAVE_CUDA),,; echo "nvcc or nccl.h is not in $(CUDA_HOME), or CUDA=0 is given")
 no-cusim:
 	@:$(if $(HAVE_CUSIM),,; echo "cuda_runtime_api.h, cublasLt.h or nccl.h is not in $(CUDA_INC)")
 
 ifneq ($(HAVE_CUSIM),)
 CUSIM_TESTS := $(CUDA_NAMES:%=$B/cusim/test/%) $B/cusim/faults
 endif
-cusim: $(CUSIM_TESTS) $(if $(and $(HAVE_CUSIM),$(CUDA_READY)),$B/cusim/libzerotrain_cuda.so) \
-    $(if $(and $(HAVE_CUSIM),$(HAVE_CUDA)),$(FAKES))
+cusim: $(if $(HAVE_CUSIM),$(CUSIM_TESTS) $B/cusim/libzerotrain_cuda.so $(if $(HAVE_CUDA),$(FAKES)))
 
 -include $(wildcard $B/pic/*/*.d $B/pic/*/*/*.d $B/nv/*/*.d $B/nv/*/*/*.d $B/cusim/*/*.d $B/cusim/*/*/*.d)
-.PHONY: cusim no-cusim cuda-tests
+.PHONY: cuda cusim no-cuda no-cusim cuda-tests FORCE

@@ -135,7 +135,22 @@ build_cuda() { # FOLDER [VAR=VALUE]
     mapfile -t tests < <(grep -l FOR_EACH_RIG test/unit/dev/test_*.c)
     tests=("${tests[@]#test/unit/}")
     tests=("${tests[@]%.c}")
-    build cusim "$folder/cusim/libzerotrain_cuda.so" "${tests[@]/#/$folder/test/}" "$@"
+    build all cusim "${tests[@]/#/$folder/test/}" "$@"
+}
+# The library that nvcc compiled, host code and all, on the simulator's libraries. One architecture: no
+# machine code of a GPU runs.
+nvcc_tests() {
+    local why
+    local -x CUDA_ARCHS=${CUDA_ARCHS:-90} CUSIM_DEVICES=1 LD_LIBRARY_PATH=$PWD/build/cusim/fake
+    why=$(make -s no-cuda)
+    [ -z "$why" ] || {
+        echo "skip nvcc: $why" | tee -a "$log"
+        return
+    }
+    build cuda || return
+    run "nvcc dev/test_kernels" env ZT_TEST_RIGS=cuda ZT_CUDA_LIB=build/libzerotrain_cuda.so \
+        build/test/dev/test_kernels
+    run "nvcc parity" test/parity/cuda.py --quick build/zerotrain build/libzerotrain_cuda.so
 }
 suite_cuda() {
     local why
@@ -147,17 +162,23 @@ suite_cuda() {
     build_cuda build && {
         CUSIM_LEAKS=1 cuda_tests build/cusim
         CUSIM_LEAKS=1 kernel_tests build
+        run "cusim parity" test/parity/cuda.py build/zerotrain build/cusim/libzerotrain_cuda.so
+        nvcc_tests
     }
     build_cuda build/address SAN=address && {
         local -x ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1
         local -x UBSAN_OPTIONS=print_stacktrace=1
         cuda_tests build/address/cusim address
         kernel_tests build/address
+        run "address/cusim parity" test/parity/cuda.py --quick build/address/zerotrain \
+            build/address/cusim/libzerotrain_cuda.so
     }
     build_cuda build/thread SAN=thread && {
         local -x TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1
         cuda_tests build/thread/cusim thread
         kernel_tests build/thread
+        run "thread/cusim parity" test/parity/cuda.py --quick build/thread/zerotrain \
+            build/thread/cusim/libzerotrain_cuda.so
     }
 }
 

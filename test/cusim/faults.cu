@@ -267,6 +267,17 @@ static void result_read_early()
     CU(cudaFreeHost(pinned));
 }
 
+static void host_reads_device_memory()
+{
+    float *p = make_device(32), *pinned;
+    CU(cudaMallocHost((void **)&pinned, 128));
+    CU(cudaMemcpyAsync(pinned, p, 128, cudaMemcpyDeviceToHost, NULL));
+    CU(cudaDeviceSynchronize());
+    volatile float x = broken ? p[5] : pinned[5];
+    (void)x;
+    CU(cudaFreeHost(pinned));
+}
+
 /* 32 x 32 matrices, D = A A. */
 static void multiply(cublasLtHandle_t lt, const float *a, float *d, void *workspace, cudaStream_t s)
 {
@@ -434,6 +445,7 @@ static const struct {
     FAULT(wait_for_an_earlier_record),
     FAULT(pinned_overwritten_early),
     FAULT(result_read_early),
+    FAULT(host_reads_device_memory),
     FAULT(matmul_without_wait),
     FAULT(one_workspace_for_two_streams),
     FAULT(leak),

@@ -55,6 +55,7 @@ finds address 'AddressSanitizer' used_after_free
 finds any 'cusim: deadlock: .*: kernel divergent_barrier_kernel, block \(0,0,0\)' divergent_barrier
 finds any 'cusim: lanes of a warp meet in different warp operations' divergent_shuffle
 finds any 'cusim: leak: 4096 bytes of device memory' leak CUSIM_LEAKS=1
+finds any 'cusim: the host touches device memory: byte 20 of 128' host_reads_device_memory CUSIM_GUARD=1
 finds any 'cudaErrorMemoryAllocation' out_of_memory CUSIM_MEMORY=1M
 finds any 'cudaErrorMemoryAllocation' third_allocation CUSIM_FAIL=cudaMalloc:3
 finds any 'cudaErrorIllegalAddress' illegal_address CUSIM_FAIL=op:2

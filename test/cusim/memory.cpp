@@ -2,8 +2,9 @@
  * memory.cpp: device and pinned memory, copies. An allocation is filled with NaNs, ends at a page that
  * nobody may touch (and, for ASan, at its last byte), and the ranges are known: a copy whose direction
  * does not fit its pointers is an error. The host could read device memory here, which no GPU allows:
- * nothing finds that in a build without sanitizers; ThreadSanitizer does where no order was made.
+ * CUSIM_GUARD finds that.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ struct allocation {
 struct registry {
     std::map<char *, allocation> ranges;
     std::map<int, size_t> used; /* of each device */
+    int n_running = 0;          /* operations */
 };
 
 registry &all()
@@ -57,6 +59,43 @@ size_t whole_pages(size_t bytes)
 size_t charged(size_t bytes)
 {
     return (bytes + GRANULE - 1) / GRANULE * GRANULE;
+}
+
+/* CUSIM_GUARD: the memory of all devices, at the first operation that begins or the last that ends. */
+void protect_all(int protection)
+{
+    for (auto &r : all().ranges) {
+        if (r.second.where == DEVICE)
+            mprotect(r.first, whole_pages(r.second.bytes), protection);
+    }
+}
+
+void stopped_by_guard(int signal, siginfo_t *info, void *)
+{
+    char *base = nullptr;
+    const allocation *a = nullptr;
+    for (auto &r : all().ranges) { /* without the lock: nothing goes on from here */
+        if ((char *)info->si_addr >= r.first && (char *)info->si_addr < r.first + r.second.bytes) {
+            base = r.first;
+            a = &r.second;
+        }
+    }
+    if (a && a->where == DEVICE)
+        fprintf(stderr, "cusim: the host touches device memory: byte %zu of %zu, device %d\n",
+                (size_t)((char *)info->si_addr - base), a->bytes, a->device);
+    ::signal(signal, SIG_DFL); /* and it happens again */
+}
+
+void guard_begins()
+{
+    static bool begun;
+    if (begun)
+        return;
+    begun = true;
+    struct sigaction act = {};
+    act.sa_sigaction = stopped_by_guard;
+    act.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &act, nullptr);
 }
 
 /* With a guard page on both sides. */
@@ -103,6 +142,11 @@ cudaError_t allocate(void **out, size_t bytes, place where)
     if (where == DEVICE)
         used += charged(bytes);
     all().ranges[p] = {bytes, current_device(), where, false};
+    if (settings().guard && where == DEVICE) {
+        guard_begins();
+        if (all().n_running == 0)
+            mprotect(p, whole_pages(bytes), PROT_NONE);
+    }
     *out = p;
     return cudaSuccess;
 }
@@ -258,6 +302,24 @@ bool device_can_use(int device, const void *p, size_t bytes, const char *what)
     fprintf(stderr, "cusim: %s: %p is %s\n", what, p,
             where == DEVICE ? "memory of another device" : "not memory of the device");
     return false;
+}
+
+void open_device_memory()
+{
+    if (!settings().guard)
+        return;
+    locked lock;
+    if (all().n_running++ == 0)
+        protect_all(PROT_READ | PROT_WRITE);
+}
+
+void close_device_memory()
+{
+    if (!settings().guard)
+        return;
+    locked lock;
+    if (--all().n_running == 0)
+        protect_all(PROT_NONE);
 }
 
 int report_memory_leaks()

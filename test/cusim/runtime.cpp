@@ -102,7 +102,7 @@ void at_exit()
 
 cusim::config read_settings()
 {
-    cusim::config c = {cusim::EAGER, 1, 0, 1, RUNTIME_VERSION, (size_t)2 << 30, false};
+    cusim::config c = {cusim::EAGER, 1, 0, 1, RUNTIME_VERSION, (size_t)2 << 30, false, false};
     if (const char *v = getenv("CUSIM_SCHED"))
         parse_schedule(&c, v);
     if (const char *v = getenv("CUSIM_DEVICES"))
@@ -113,6 +113,7 @@ cusim::config read_settings()
         c.memory_bytes = parse_bytes("CUSIM_MEMORY", v);
     if (const char *v = getenv("CUSIM_FAIL"))
         parse_failures(v);
+    c.guard = getenv("CUSIM_GUARD") != nullptr;
     c.leaks = getenv("CUSIM_LEAKS") != nullptr;
     if (c.leaks)
         atexit(at_exit);

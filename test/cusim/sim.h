@@ -19,6 +19,8 @@
  *   CUSIM_FAIL=CALL:N[:CODE][,...]
  *       The Nth call of CALL in this process fails (with the error CODE, a number). CALL is the name of
  *       a function, or "op": the Nth operation of a stream fails while it runs, as a bad address would.
+ *   CUSIM_GUARD=1         while no operation runs nobody can touch device memory: a host that does is
+ *                         stopped with a line
  *   CUSIM_LEAKS=1         what is still allocated at exit is reported, and the exit status is 24
  */
 #ifndef CUSIM_SIM_H
@@ -169,7 +171,7 @@ struct config {
     long max_us;
     int n_devices, driver;
     size_t memory_bytes;
-    bool leaks;
+    bool guard, leaks;
 };
 
 const config &settings();
@@ -201,6 +203,10 @@ place find_memory(const void *p, size_t *left, int *device);
 
 /* Prints a line for each allocation that is left; gives their number. */
 int report_memory_leaks();
+
+/* Around each operation of a stream, for CUSIM_GUARD. */
+void open_device_memory();
+void close_device_memory();
 
 /*
  * True: all `bytes` from p are memory that a kernel or library on `device` may use (its own, or pinned).

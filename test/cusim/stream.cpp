@@ -34,7 +34,17 @@ constexpr long LAZY_US = 2000;
 struct op {
     const char *what;
     std::function<void()> fn;
+    bool on_device; /* may touch device memory */
 };
+
+void carry_out(const op *o)
+{
+    if (o->on_device)
+        cusim::open_device_memory();
+    o->fn();
+    if (o->on_device)
+        cusim::close_device_memory();
+}
 
 /* One cudaEventRecord(). */
 struct record {
@@ -145,7 +155,7 @@ void *stream_main(void *arg)
         if (int e = cusim::planned_failure("op", cudaErrorIllegalAddress))
             cusim::set_sticky((cudaError_t)e);
         if (!cusim::sticky()) /* else the context is dead */
-            o->fn();
+            carry_out(o);
         release(&s->tag);
         locked lock;
         delete o;
@@ -214,6 +224,26 @@ void wait_for(const std::shared_ptr<record> &r)
     acquire(&r->tag);
 }
 
+cudaError_t push(cudaStream_t stream, const char *what, bool on_device, std::function<void()> fn)
+{
+    op *o;
+    {
+        quiet q;
+        o = new op{what, std::move(fn), on_device};
+    }
+    release(o);
+    locked lock;
+    cudaStream_t s = resolve(stream);
+    if (!s) {
+        delete o;
+        return cusim::misuse(cudaErrorInvalidResourceHandle, what, "not a stream");
+    }
+    s->queue.push_back(o);
+    s->enqueued++;
+    cusim::wake_all();
+    return cudaSuccess;
+}
+
 } // namespace
 
 namespace cusim
@@ -221,22 +251,7 @@ namespace cusim
 
 cudaError_t enqueue(cudaStream_t stream, const char *what, std::function<void()> fn)
 {
-    op *o;
-    {
-        quiet q;
-        o = new op{what, std::move(fn)};
-    }
-    release(o);
-    locked lock;
-    cudaStream_t s = resolve(stream);
-    if (!s) {
-        delete o;
-        return misuse(cudaErrorInvalidResourceHandle, what, "not a stream");
-    }
-    s->queue.push_back(o);
-    s->enqueued++;
-    wake_all();
-    return cudaSuccess;
+    return push(stream, what, true, std::move(fn));
 }
 
 int stream_device(cudaStream_t stream)
@@ -358,7 +373,7 @@ cudaError_t cudaStreamGetDevice(cudaStream_t s, int *device)
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 {
     CUSIM_ENTER(cudaLaunchHostFunc, cudaErrorInvalidValue);
-    return enqueue(s, "cudaLaunchHostFunc", [fn, arg] {
+    return push(s, "cudaLaunchHostFunc", false, [fn, arg] {
         set_in_host_function(true);
         fn(arg);
         set_in_host_function(false);
@@ -406,7 +421,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t handle)
         r = std::make_shared<record>(record{s, false, 0.0, 0});
         e->last = r;
     }
-    return enqueue(handle, "cudaEventRecord", [r] {
+    return push(handle, "cudaEventRecord", false, [r] {
         release(&r->tag);
         locked lock;
         r->at = now();
@@ -429,7 +444,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
     }
     if (!r)
         return result(cudaSuccess); /* never recorded: nothing to wait for */
-    return enqueue(s, "cudaStreamWaitEvent", [r] { wait_for(r); });
+    return push(s, "cudaStreamWaitEvent", false, [r] { wait_for(r); });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
