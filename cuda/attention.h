@@ -59,6 +59,56 @@ static __device__ __forceinline__ int zt_att_first_key(const int32_t *seg, int p
     return seg ? seg[pos] : 0;
 }
 
+/* ---- a tile of queries, of 16-bit elements ---- */
+
+/* A block's tile of queries of one head, where it stands in the tensors, and this warp's rows of it. */
+template <class T> struct zt_att_queries {
+    const T *k, *v; /* of the sequence and head, key 0 */
+    const int32_t *seg;
+    int64_t row, col, stat; /* first row in q and out, column of the head; first place in lse */
+    int64_t seq;
+    int head, n_rows;  /* rows that are there */
+    int last_pos;      /* position of the last one */
+    int first_key;     /* first key that any of them sees */
+    int warp_row, pos; /* first row of the warp in the tile, and its position if it is there */
+    int warp_last;     /* position of the last row of the warp that is there */
+    int last_first;    /* first key that one sees */
+};
+
+template <class T, int BM, int WARP_ROWS>
+static __device__ __forceinline__ zt_att_queries<T> zt_att_queries_of(const struct zt_attention &a)
+{
+    zt_att_queries<T> b;
+    const int n_tiles = zt_ceil_div(a.q_len, BM);
+    const struct zt_att_place at = zt_att_place_of(blockIdx.x, n_tiles, a.n_head);
+    const int q0 = (n_tiles - 1 - at.tile) * BM; /* the longest rows first */
+    const int64_t kv_at =
+        at.seq * a.k_len * a.ldkv + (int64_t)(at.head / (a.n_head / a.n_kv_head)) * a.head_dim;
+    b.k = (const T *)a.k.ptr + kv_at;
+    b.v = (const T *)a.v.ptr + kv_at;
+    b.seg = a.seg_start ? a.seg_start + at.seq * a.k_len : NULL;
+    b.row = at.seq * a.q_len + q0;
+    b.col = (int64_t)at.head * a.head_dim;
+    b.stat = (at.seq * a.n_head + at.head) * a.q_len + q0;
+    b.seq = at.seq;
+    b.head = at.head;
+    b.n_rows = min((int)a.q_len - q0, BM);
+    b.warp_row = (int)threadIdx.x / 32 * WARP_ROWS;
+    b.pos = (int)a.q_offset + q0 + b.warp_row;
+    b.last_pos = (int)a.q_offset + q0 + b.n_rows - 1;
+    b.warp_last = min(b.pos + WARP_ROWS - 1, b.last_pos);
+    b.first_key = zt_att_first_key(b.seg, (int)a.q_offset + q0);
+    b.last_first = zt_att_first_key(b.seg, b.warp_last);
+    return b;
+}
+
+/* Do all rows of the warp see all of n keys from k0 on? */
+template <class T>
+static __device__ __forceinline__ bool zt_att_sees_all(const zt_att_queries<T> &b, int k0, int n)
+{
+    return k0 + n - 1 <= b.pos && k0 >= b.last_first;
+}
+
 /* ---- tiles of 16-bit elements ---- */
 
 /* 16-byte units of a row, rounded up to a power of two, so that a thread stays in its column. */
@@ -85,8 +135,18 @@ static __device__ __forceinline__ void zt_att_load(T *dst, const T *src, int64_t
     if (col >= head_dim)
         n = 0;
 #pragma unroll
-    for (int i = 0; i < ROWS; i += STEP)
-        zt_cp_async_16(to + i * (D + 8), from + i * ld, row + i < n);
+    for (int i = 0; i < ROWS; i += STEP, from += STEP * ld)
+        zt_cp_async_16(to + i * (D + 8), from, row + i < n);
+}
+
+/* Begin to copy the BN keys from k0 on, and behind them their values. */
+template <class T, int D, int BN, int THREADS>
+static __device__ __forceinline__ void zt_att_load_keys(T *to, const zt_att_queries<T> &b,
+                                                        const struct zt_attention &a, int k0)
+{
+    const int n = (int)a.k_len - k0;
+    zt_att_load<T, D, BN, THREADS>(to, b.k + k0 * a.ldkv, a.ldkv, n, a.head_dim);
+    zt_att_load<T, D, BN, THREADS>(to + BN * (D + 8), b.v + k0 * a.ldkv, a.ldkv, n, a.head_dim);
 }
 
 /* Where this lane points ldmatrix.x4 to: A fragment of the 16 x 16 at `tile`, or transposed B. */
@@ -208,7 +268,7 @@ static __device__ __forceinline__ void zt_att_store(const float (&o)[MT][D / 8][
                                                     int64_t ld, int n, int head_dim)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    constexpr int UNITS = D / 8;
+    constexpr int LANES = zt_att_lanes(D), STEP = 32 / LANES;
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -219,12 +279,25 @@ static __device__ __forceinline__ void zt_att_store(const float (&o)[MT][D / 8][
                 *(uint32_t *)(stage + (m * 16 + g + h * 8) * (D + 8) + c * 8 + t * 2) =
                     zt_pack<T>(o[m][c][h * 2] * f[m][h], o[m][c][h * 2 + 1] * f[m][h]);
     __syncwarp();
+    const int col = lane % LANES * 8;
+    if (col >= head_dim)
+        return;
+#pragma unroll 4
+    for (int row = lane / LANES; row < min(n, MT * 16); row += STEP)
+        *(uint4 *)(dst + row * ld + col) = *(const uint4 *)(stage + row * (D + 8) + col);
+}
+
+/* The same with one factor for all rows. */
+template <class T, int D, int MT>
+static __device__ __forceinline__ void zt_att_store(const float (&o)[MT][D / 8][4], float factor,
+                                                    T *stage, T *dst, int64_t ld, int n,
+                                                    int head_dim)
+{
+    float f[MT][2];
 #pragma unroll
-    for (int i = 0; i < MT * 16 * UNITS / 32; i++) {
-        const int unit = i * 32 + lane, row = unit / UNITS, col = unit % UNITS * 8;
-        if (row < n && col < head_dim)
-            *(uint4 *)(dst + row * ld + col) = *(const uint4 *)(stage + row * (D + 8) + col);
-    }
+    for (int m = 0; m < MT; m++)
+        f[m][0] = f[m][1] = factor;
+    zt_att_store<T, D, MT>(o, f, stage, dst, ld, n, head_dim);
 }
 
 /* ---- dropout (dev/dropout.h) ---- */

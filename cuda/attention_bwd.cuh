@@ -24,7 +24,6 @@ template <class T_, int D_, int MT_, int WARPS_, int BN_, int STEP_> struct zt_a
     using T = T_;
     static constexpr int D = D_, MT = MT_, WARPS = WARPS_, BN = BN_, STEP = STEP_;
     static constexpr int THREADS = 32 * WARPS, BM = 16 * MT * WARPS, LD = D + 8;
-    static constexpr bool HOLD = D <= 32; /* fragments of Q and dO in registers */
     static constexpr int BLOCKS = D <= 128 ? 2 : 1;
     static constexpr size_t SMEM = (size_t)(2 * BM + 4 * BN) * LD * sizeof(T) + BM * sizeof(float);
 };
@@ -63,17 +62,38 @@ static __device__ __forceinline__ void zt_att_delta(const typename C::T *dout,
     }
 }
 
-/*
- * S and dP of STEP keys from k0 on: dS in place of dP. `masked`: some of the keys are not seen. lse
- * and delta are of the lane's rows; lse times log2 e.
- */
+/* What a lane keeps of its rows: 16 m + g + 8 h of the warp's, h = 0, 1. */
+template <class C> struct zt_att_dq_rows {
+    float dq[C::MT][C::D / 8][4];
+    float lse[C::MT][2], delta[C::MT][2]; /* lse times log2 e */
+};
+
+template <class C>
+static __device__ __forceinline__ void
+zt_att_dq_begin(zt_att_dq_rows<C> &w, const zt_att_queries<typename C::T> &b,
+                const struct zt_attention &a, const float *delta)
+{
+    zt_att_clear(w.dq);
+#pragma unroll
+    for (int m = 0; m < C::MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = b.warp_row + m * 16 + h * 8 + (int)threadIdx.x % 32 / 4;
+            /* a row that is not there has probabilities 0 */
+            w.lse[m][h] = row < b.n_rows ? a.lse[b.stat + row] * ZT_LOG2E : INFINITY;
+            w.delta[m][h] = delta[row];
+        }
+}
+
+/* From S and dP of STEP keys from k0 on: dS in place of dP. */
 template <class C>
 static __device__ __forceinline__ void
 zt_att_dq_scores(const float (&s)[C::MT][C::STEP / 8][4], float (&dp)[C::MT][C::STEP / 8][4],
-                 float c, const float (&lse)[C::MT][2], const float (&delta)[C::MT][2], bool masked,
-                 int k0, int pos, int last_pos, const int32_t *seg)
+                 float c, const zt_att_dq_rows<C> &w, const zt_att_queries<typename C::T> &b,
+                 int k0)
 {
     const int lane = threadIdx.x % 32;
+    const bool masked = !zt_att_sees_all(b, k0, C::STEP);
 #pragma unroll
     for (int m = 0; m < C::MT; m++)
 #pragma unroll
@@ -82,11 +102,12 @@ zt_att_dq_scores(const float (&s)[C::MT][C::STEP / 8][4], float (&dp)[C::MT][C::
             for (int n = 0; n < C::STEP / 8; n++)
 #pragma unroll
                 for (int e = h * 2; e < h * 2 + 2; e++)
-                    dp[m][n][e] = zt_exp2(s[m][n][e] * c - lse[m][h]) * (dp[m][n][e] - delta[m][h]);
+                    dp[m][n][e] =
+                        zt_exp2(s[m][n][e] * c - w.lse[m][h]) * (dp[m][n][e] - w.delta[m][h]);
             if (!masked)
                 continue;
-            const int p = min(pos + m * 16 + h * 8 + lane / 4, last_pos);
-            const int first = zt_att_first_key(seg, p);
+            const int p = min(b.pos + m * 16 + h * 8 + lane / 4, b.last_pos);
+            const int first = zt_att_first_key(b.seg, p);
 #pragma unroll
             for (int n = 0; n < C::STEP / 8; n++)
 #pragma unroll
@@ -98,109 +119,69 @@ zt_att_dq_scores(const float (&s)[C::MT][C::STEP / 8][4], float (&dp)[C::MT][C::
         }
 }
 
+/* STEP keys from k0 on, their rows at kt and vt. */
+template <class C, bool DROP>
+static __device__ __forceinline__ void
+zt_att_dq_step(zt_att_dq_rows<C> &w, const zt_att_queries<typename C::T> &b,
+               const struct zt_attention &a, const struct zt_drop_key &drop, const typename C::T *q,
+               const typename C::T *dout, const typename C::T *kt, const typename C::T *vt, int k0)
+{
+    using T = typename C::T;
+    float s[C::MT][C::STEP / 8][4], dp[C::MT][C::STEP / 8][4];
+    zt_att_clear(s);
+    zt_att_clear(dp);
+    zt_att_product<T, C::D, C::MT, C::STEP>(s, q, kt);
+    zt_att_product<T, C::D, C::MT, C::STEP>(dp, dout, vt);
+    if (DROP)
+        zt_att_drop<C::MT, C::STEP>(dp, drop, (uint32_t)b.head, b.pos, k0, a.drop.threshold,
+                                    a.drop.scale);
+    zt_att_dq_scores<C>(s, dp, a.scale * ZT_LOG2E, w, b, k0);
+    zt_att_gather<T, C::D, C::MT, C::STEP>(w.dq, dp, kt);
+}
+
 template <class C, bool DROP>
 __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) zt_att_dq_kernel(struct zt_attention a)
 {
     using T = typename C::T;
     constexpr int STAGE = 2 * C::BN * C::LD;
     ZT_DYN_SHARED(T, smem); /* Q, dO, two stages of K and V, delta */
-    const int n_tiles = zt_ceil_div(a.q_len, C::BM), offset = (int)a.q_offset;
-    const struct zt_att_place at = zt_att_place_of(blockIdx.x, n_tiles, a.n_head);
-    const int q0 = (n_tiles - 1 - at.tile) * C::BM; /* the longest rows first */
-    const int n_rows = min((int)a.q_len - q0, C::BM);
-    const int64_t kv_col = (int64_t)(at.head / (a.n_head / a.n_kv_head)) * a.head_dim;
-    const int64_t q_col = (int64_t)at.head * a.head_dim, q_row = at.seq * a.q_len + q0;
-    const int64_t stat_row = (at.seq * a.n_head + at.head) * a.q_len + q0;
-    const T *k = (const T *)a.k.ptr + at.seq * a.k_len * a.ldkv + kv_col;
-    const T *v = (const T *)a.v.ptr + at.seq * a.k_len * a.ldkv + kv_col;
-    const int32_t *seg = a.seg_start ? a.seg_start + at.seq * a.k_len : NULL;
-    T *dout = smem + C::BM * C::LD, *stage = dout + C::BM * C::LD;
-    float *delta_of = (float *)(stage + 2 * STAGE);
-
-    const int warp_row = (int)threadIdx.x / 32 * 16 * C::MT;
-    const int last_pos = offset + q0 + n_rows - 1;
-    const int pos = offset + q0 + warp_row;
-    const int warp_last = min(pos + 16 * C::MT - 1, last_pos);
-    const int last_first = zt_att_first_key(seg, warp_last);
-    const float c = a.scale * ZT_LOG2E;
+    const zt_att_queries<T> b = zt_att_queries_of<T, C::BM, 16 * C::MT>(a);
+    T *dout = smem + C::BM * C::LD, *stage = dout + C::BM * C::LD, *q = smem + b.warp_row * C::LD;
+    float *delta = (float *)(stage + 2 * STAGE);
+    const int64_t out_at = b.row * a.ldo + b.col;
     struct zt_drop_key drop;
     if (DROP)
-        drop = zt_drop_key(&a.drop, at.seq);
-    T *q_warp = smem + warp_row * C::LD;
-    const T *dout_warp = dout + warp_row * C::LD;
-    int k0 = zt_att_first_key(seg, offset + q0) / C::BN * C::BN;
-
-    zt_att_load<T, C::D, C::BM, C::THREADS>(smem, (const T *)a.q.ptr + q_row * a.ldq + q_col, a.ldq,
-                                            n_rows, a.head_dim);
-    zt_att_load<T, C::D, C::BM, C::THREADS>(dout, (const T *)a.dout.ptr + q_row * a.ldo + q_col,
-                                            a.ldo, n_rows, a.head_dim);
-    auto load = [&](int buffer, int key) {
-        T *to = stage + buffer * STAGE;
-        const int n = (int)a.k_len - key;
-        zt_att_load<T, C::D, C::BN, C::THREADS>(to, k + key * a.ldkv, a.ldkv, n, a.head_dim);
-        zt_att_load<T, C::D, C::BN, C::THREADS>(to + C::BN * C::LD, v + key * a.ldkv, a.ldkv, n,
-                                                a.head_dim);
-    };
-    load(0, k0);
+        drop = zt_drop_key(&a.drop, b.seq);
+    int k0 = b.first_key / C::BN * C::BN;
+    zt_att_load<T, C::D, C::BM, C::THREADS>(smem, (const T *)a.q.ptr + b.row * a.ldq + b.col, a.ldq,
+                                            b.n_rows, a.head_dim);
+    zt_att_load<T, C::D, C::BM, C::THREADS>(dout, (const T *)a.dout.ptr + out_at, a.ldo, b.n_rows,
+                                            a.head_dim);
+    zt_att_load_keys<T, C::D, C::BN, C::THREADS>(stage, b, a, k0);
     zt_cp_async_wait();
     __syncthreads();
-    zt_att_delta<C>(dout, (const T *)a.out.ptr + q_row * a.ldo + q_col, a.ldo, n_rows, a.head_dim,
-                    delta_of, (float *)a.ws + stat_row);
+    zt_att_delta<C>(dout, (const T *)a.out.ptr + out_at, a.ldo, b.n_rows, a.head_dim, delta,
+                    (float *)a.ws + b.stat);
     __syncthreads();
 
-    float lse[C::MT][2], delta[C::MT][2], dq[C::MT][C::D / 8][4];
-    uint32_t fq[C::D / 16][C::MT][4], fdout[C::D / 16][C::MT][4];
-    if (C::HOLD) {
-        zt_att_hold<T, C::D, C::MT>(fq, q_warp);
-        zt_att_hold<T, C::D, C::MT>(fdout, dout_warp);
-    }
-    zt_att_clear(dq);
-#pragma unroll
-    for (int m = 0; m < C::MT; m++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = warp_row + m * 16 + h * 8 + (int)threadIdx.x % 32 / 4;
-            /* a row that is not there has probabilities 0 */
-            lse[m][h] = row < n_rows ? a.lse[stat_row + row] * ZT_LOG2E : INFINITY;
-            delta[m][h] = delta_of[row];
-        }
+    zt_att_dq_rows<C> w;
+    zt_att_dq_begin<C>(w, b, a, delta);
 #pragma unroll 1
-    for (int buffer = 0; k0 <= last_pos; k0 += C::BN, buffer ^= 1) {
+    for (int buffer = 0; k0 <= b.last_pos; k0 += C::BN, buffer ^= 1) {
         const T *tile = stage + buffer * STAGE;
         zt_cp_async_wait();
         __syncthreads(); /* the tile is there, and nobody reads the other buffer any more */
-        if (k0 + C::BN <= last_pos)
-            load(buffer ^ 1, k0 + C::BN);
+        if (k0 + C::BN <= b.last_pos)
+            zt_att_load_keys<T, C::D, C::BN, C::THREADS>(stage + (buffer ^ 1) * STAGE, b, a,
+                                                         k0 + C::BN);
 #pragma unroll 1
-        for (int at_key = 0; at_key < C::BN; at_key += C::STEP) {
-            const int key = k0 + at_key;
-            if (key > warp_last)
-                break;
-            const T *kt = tile + at_key * C::LD, *vt = kt + C::BN * C::LD;
-            float s[C::MT][C::STEP / 8][4], dp[C::MT][C::STEP / 8][4];
-            zt_att_clear(s);
-            zt_att_clear(dp);
-            if (C::HOLD) {
-                zt_att_product<T, C::D, C::MT, C::STEP>(s, fq, kt);
-                zt_att_product<T, C::D, C::MT, C::STEP>(dp, fdout, vt);
-            } else {
-                zt_att_product<T, C::D, C::MT, C::STEP>(s, q_warp, kt);
-                zt_att_product<T, C::D, C::MT, C::STEP>(dp, dout_warp, vt);
-            }
-            if (DROP)
-                zt_att_drop<C::MT, C::STEP>(dp, drop, (uint32_t)at.head, pos, key, a.drop.threshold,
-                                            a.drop.scale);
-            const bool masked = key + C::STEP - 1 > pos || key < last_first;
-            zt_att_dq_scores<C>(s, dp, c, lse, delta, masked, key, pos, last_pos, seg);
-            zt_att_gather<T, C::D, C::MT, C::STEP>(dq, dp, kt);
-        }
+        for (int i = 0; i < C::BN && k0 + i <= b.warp_last; i += C::STEP)
+            zt_att_dq_step<C, DROP>(w, b, a, drop, q, dout + b.warp_row * C::LD, tile + i * C::LD,
+                                    tile + (C::BN + i) * C::LD, k0 + i);
     }
-    float f[C::MT][2];
-#pragma unroll
-    for (int m = 0; m < C::MT; m++)
-        f[m][0] = f[m][1] = a.scale;
-    zt_att_store<T, C::D, C::MT>(dq, f, q_warp, (T *)a.dq.ptr + (q_row + warp_row) * a.ldq + q_col,
-                                 a.ldq, n_rows - warp_row, a.head_dim);
+    zt_att_store<T, C::D, C::MT>(w.dq, a.scale, q,
+                                 (T *)a.dq.ptr + (b.row + b.warp_row) * a.ldq + b.col, a.ldq,
+                                 b.n_rows - b.warp_row, a.head_dim);
 }
 
 /* ---- dk, dv ---- */
@@ -225,9 +206,9 @@ template <int BM, int THREADS>
 static __device__ __forceinline__ int zt_att_tiles_seeing(const int32_t *seg, int offset, int tile,
                                                           int n_tiles, int end)
 {
-    if (!seg)
-        return n_tiles - tile;
     int n = 0;
+    if (!seg || tile >= n_tiles)
+        return max(n_tiles - tile, 0);
     for (;;) {
         const int t = tile + n + (int)threadIdx.x;
         const int more = __syncthreads_count(t < n_tiles && seg[offset + t * BM] < end);
@@ -267,6 +248,36 @@ zt_att_dkv_column(float (&s)[C::MT][C::STEP / 8][4], float (&dp)[C::MT][C::STEP 
         }
 }
 
+/* A block's tile of keys of one key/value head, and this warp's rows of it. */
+struct zt_att_keys {
+    const int32_t *seg;
+    int64_t seq, at;        /* of the first key in k, v, dk and dv, elements */
+    int head, group;        /* key/value head; query heads of it */
+    int k0, n_keys;         /* keys that are there */
+    int warp_row, warp_key; /* the warp's first */
+    int offset, last_pos;   /* position of the first query and of the last */
+};
+
+template <class C>
+static __device__ __forceinline__ struct zt_att_keys zt_att_keys_of(const struct zt_attention &a)
+{
+    struct zt_att_keys b;
+    const struct zt_att_place at =
+        zt_att_place_of(blockIdx.x, zt_ceil_div(a.k_len, C::BN), a.n_kv_head);
+    b.seg = a.seg_start ? a.seg_start + at.seq * a.k_len : NULL;
+    b.seq = at.seq;
+    b.head = at.head;
+    b.group = a.n_head / a.n_kv_head;
+    b.k0 = at.tile * C::BN;
+    b.n_keys = min((int)a.k_len - b.k0, C::BN);
+    b.at = (at.seq * a.k_len + b.k0) * a.ldkv + (int64_t)at.head * a.head_dim;
+    b.warp_row = (int)threadIdx.x / 32 * 16 * C::MT;
+    b.warp_key = b.k0 + b.warp_row;
+    b.offset = (int)a.q_offset;
+    b.last_pos = b.offset + (int)a.q_len - 1;
+    return b;
+}
+
 /*
  * From S^T of STEP queries, the first at position `pos`, and dP^T: P^T in s, dS^T in dp. lse and delta
  * are of these queries.
@@ -274,8 +285,8 @@ zt_att_dkv_column(float (&s)[C::MT][C::STEP / 8][4], float (&dp)[C::MT][C::STEP 
 template <class C, bool DROP>
 static __device__ __forceinline__ void
 zt_att_dkv_scores(float (&s)[C::MT][C::STEP / 8][4], float (&dp)[C::MT][C::STEP / 8][4], float c,
-                  const float *lse, const float *delta, bool masked, int key, int pos, int last_pos,
-                  const int32_t *seg, const struct zt_att_dropped &d)
+                  const float *lse, const float *delta, bool masked, const struct zt_att_keys &b,
+                  int pos, const struct zt_att_dropped &d)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -292,17 +303,66 @@ zt_att_dkv_scores(float (&s)[C::MT][C::STEP / 8][4], float (&dp)[C::MT][C::STEP 
         for (int e = 0; e < 2; e++) {
             const int p = pos + col + e;
             if (masked) {
-                const int first = zt_att_first_key(seg, min(p, last_pos));
+                const int first = zt_att_first_key(b.seg, min(p, b.last_pos));
 #pragma unroll
                 for (int i = 0; i < 2 * C::MT; i++) {
-                    const int j = key + i * 8 + lane / 4;
-                    if (j > p || j < first)
+                    const int key = b.warp_key + i * 8 + lane / 4;
+                    if (key > p || key < first)
                         s[i / 2][n][i % 2 * 2 + e] = 0;
                 }
             }
-            zt_att_dkv_column<C, DROP>(s, dp, n, e, ds[e], key, p, d);
+            zt_att_dkv_column<C, DROP>(s, dp, n, e, ds[e], b.warp_key, p, d);
         }
     }
+}
+
+/* Begin to copy a tile of queries of head `head` of the group: Q, dO; to `lse` lse, then delta. */
+template <class C>
+static __device__ __forceinline__ void
+zt_att_load_queries(typename C::T *to, float *lse, const struct zt_att_keys &b,
+                    const struct zt_attention &a, int head, int tile)
+{
+    using T = typename C::T;
+    const int q0 = tile * C::BM, rows = (int)a.q_len - q0, i = threadIdx.x % C::BM;
+    const int64_t q_head = (int64_t)b.head * b.group + head, row = b.seq * a.q_len + q0;
+    const int64_t col = q_head * a.head_dim, stat = (b.seq * a.n_head + q_head) * a.q_len + q0;
+    zt_att_load<T, C::D, C::BM, C::THREADS>(to, (const T *)a.q.ptr + row * a.ldq + col, a.ldq, rows,
+                                            a.head_dim);
+    zt_att_load<T, C::D, C::BM, C::THREADS>(
+        to + C::BM * C::LD, (const T *)a.dout.ptr + row * a.ldo + col, a.ldo, rows, a.head_dim);
+    static_assert(C::THREADS >= 2 * C::BM, "a thread for each number");
+    if (threadIdx.x < C::BM)
+        zt_cp_async_4(lse + i, a.lse + stat + i, i < rows);
+    else if (threadIdx.x < 2 * C::BM)
+        zt_cp_async_4(lse + C::BM + i, (const float *)a.ws + stat + i, i < rows);
+}
+
+/* Sums of the warp's keys; one that C does not make has no use, and no registers. */
+template <class C> struct zt_att_dkv_rows {
+    float dk[C::DK ? C::MT : 1][C::D / 8][4], dv[C::DV ? C::MT : 1][C::D / 8][4];
+};
+
+/* STEP queries, the first at position `pos`; their dO, and delta, stand BM behind their Q, and lse. */
+template <class C, bool DROP>
+static __device__ __forceinline__ void
+zt_att_dkv_step(zt_att_dkv_rows<C> &w, const struct zt_att_keys &b, float scale,
+                const struct zt_att_dropped &drop, const typename C::T *k, const typename C::T *q,
+                const float *lse, int pos, int last_first)
+{
+    using T = typename C::T;
+    const T *v = k + C::BN * C::LD, *dout = q + C::BM * C::LD;
+    float s[C::MT][C::STEP / 8][4], dp[C::MT][C::STEP / 8][4];
+    const bool masked = b.warp_key + 16 * C::MT - 1 > pos || b.warp_key < last_first;
+    zt_att_clear(s);
+    zt_att_clear(dp);
+    zt_att_product<T, C::D, C::MT, C::STEP>(s, k, q);
+    if (C::DK)
+        zt_att_product<T, C::D, C::MT, C::STEP>(dp, v, dout);
+    zt_att_dkv_scores<C, DROP>(s, dp, scale * ZT_LOG2E, lse, lse + C::BM, masked, b, pos, drop);
+    if constexpr (C::DV)
+        zt_att_gather<T, C::D, C::MT, C::STEP>(w.dv, s, dout);
+    if constexpr (C::DK)
+        zt_att_gather<T, C::D, C::MT, C::STEP>(w.dk, dp, q);
 }
 
 template <class C, bool DROP>
@@ -311,110 +371,60 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) zt_att_dkv_kernel(struc
     using T = typename C::T;
     constexpr int STAGE = 2 * C::BM * C::LD;
     ZT_DYN_SHARED(T, smem); /* K, V, two stages of Q and dO, two of lse and delta */
-    const int n_tiles = zt_ceil_div(a.q_len, C::BM), offset = (int)a.q_offset;
-    const struct zt_att_place at =
-        zt_att_place_of(blockIdx.x, zt_ceil_div(a.k_len, C::BN), a.n_kv_head);
-    const int k0 = at.tile * C::BN, n_keys = min((int)a.k_len - k0, C::BN);
-    const int group = a.n_head / a.n_kv_head;
-    const int64_t kv_at = (at.seq * a.k_len + k0) * a.ldkv + (int64_t)at.head * a.head_dim;
-    const int32_t *seg = a.seg_start ? a.seg_start + at.seq * a.k_len : NULL;
-    T *v_tile = smem + C::BN * C::LD, *stage = v_tile + C::BN * C::LD;
+    const struct zt_att_keys b = zt_att_keys_of<C>(a);
+    T *stage = smem + 2 * C::BN * C::LD, *k = smem + b.warp_row * C::LD;
     float *stats = (float *)(stage + 2 * STAGE);
-    const int warp_row = (int)threadIdx.x / 32 * 16 * C::MT, warp_key = k0 + warp_row;
-    const int last_pos = offset + (int)a.q_len - 1;
-    const float c = a.scale * ZT_LOG2E;
     struct zt_att_dropped drop;
     if (DROP) {
-        drop.key = zt_drop_key(&a.drop, at.seq);
+        drop.key = zt_drop_key(&a.drop, b.seq);
         drop.threshold = a.drop.threshold;
         drop.scale = a.drop.scale;
     }
-    T *k_warp = smem + warp_row * C::LD;
-    const T *v_warp = v_tile + warp_row * C::LD;
-
-    zt_att_load<T, C::D, C::BN, C::THREADS>(smem, (const T *)a.k.ptr + kv_at, a.ldkv, n_keys,
+    zt_att_load<T, C::D, C::BN, C::THREADS>(smem, (const T *)a.k.ptr + b.at, a.ldkv, b.n_keys,
                                             a.head_dim);
     if (C::DK)
-        zt_att_load<T, C::D, C::BN, C::THREADS>(v_tile, (const T *)a.v.ptr + kv_at, a.ldkv, n_keys,
-                                                a.head_dim);
+        zt_att_load<T, C::D, C::BN, C::THREADS>(smem + C::BN * C::LD, (const T *)a.v.ptr + b.at,
+                                                a.ldkv, b.n_keys, a.head_dim);
     /* Query heads of the group one after the other, tiles [begin, begin + n) of each. */
-    const int begin = max(k0 - offset, 0) / C::BM;
-    const int n = begin >= n_tiles ? 0
-                                   : zt_att_tiles_seeing<C::BM, C::THREADS>(seg, offset, begin,
-                                                                            n_tiles, k0 + n_keys);
-    auto load = [&](int buffer, int head, int tile) {
-        const int q0 = tile * C::BM, rows = (int)a.q_len - q0;
-        const int64_t q_head = (int64_t)at.head * group + head, row = at.seq * a.q_len + q0;
-        const int64_t col = q_head * a.head_dim, stat = (at.seq * a.n_head + q_head) * a.q_len + q0;
-        T *q = stage + buffer * STAGE;
-        float *lse = stats + buffer * 2 * C::BM;
-        zt_att_load<T, C::D, C::BM, C::THREADS>(q, (const T *)a.q.ptr + row * a.ldq + col, a.ldq,
-                                                rows, a.head_dim);
-        zt_att_load<T, C::D, C::BM, C::THREADS>(
-            q + C::BM * C::LD, (const T *)a.dout.ptr + row * a.ldo + col, a.ldo, rows, a.head_dim);
-        const int i = threadIdx.x % C::BM;
-        if (threadIdx.x < C::BM)
-            zt_cp_async_4(lse + i, a.lse + stat + i, i < rows);
-        else if (threadIdx.x < 2 * C::BM)
-            zt_cp_async_4(lse + C::BM + i, (const float *)a.ws + stat + i, i < rows);
-    };
-    float dk[C::DK ? C::MT : 1][C::D / 8][4], dv[C::DV ? C::MT : 1][C::D / 8][4];
-    zt_att_clear(dk);
-    zt_att_clear(dv);
-    int head = 0, tile = begin, buffer = 0;
+    const int begin = max(b.k0 - b.offset, 0) / C::BM;
+    const int n = zt_att_tiles_seeing<C::BM, C::THREADS>(
+        b.seg, b.offset, begin, zt_ceil_div(a.q_len, C::BM), b.k0 + b.n_keys);
+    zt_att_dkv_rows<C> w;
+    zt_att_clear(w.dk);
+    zt_att_clear(w.dv);
+    int head = 0, tile = begin;
     if (n > 0)
-        load(0, head, tile);
+        zt_att_load_queries<C>(stage, stats, b, a, head, tile);
 #pragma unroll 1
-    for (int i = 0; i < n * group; i++, buffer ^= 1) {
-        const int pos0 = offset + tile * C::BM;
-        const T *q = stage + buffer * STAGE, *dout = q + C::BM * C::LD;
-        const float *lse = stats + buffer * 2 * C::BM, *delta = lse + C::BM;
+    for (int i = 0; i < n * b.group; i++) {
+        const int buffer = i % 2, other = buffer ^ 1, pos = b.offset + tile * C::BM;
         zt_cp_async_wait();
         __syncthreads(); /* the tile is there, and nobody reads the other buffer any more */
-        drop.head = (uint32_t)(at.head * group + head);
+        if (DROP)
+            drop.head = (uint32_t)(b.head * b.group + head);
         if (++tile == begin + n) {
             tile = begin;
             head++;
         }
-        if (head < group)
-            load(buffer ^ 1, head, tile);
-        const int last_first = zt_att_first_key(seg, min(pos0 + C::BM - 1, last_pos));
+        if (head < b.group)
+            zt_att_load_queries<C>(stage + other * STAGE, stats + other * 2 * C::BM, b, a, head,
+                                   tile);
+        const int last_first = zt_att_first_key(b.seg, min(pos + C::BM - 1, b.last_pos));
 #pragma unroll 1
-        for (int at_q = 0; at_q < C::BM; at_q += C::STEP) {
-            const int pos = pos0 + at_q;
-            if (warp_key > pos + C::STEP - 1)
-                continue;
-            float s[C::MT][C::STEP / 8][4], dp[C::MT][C::STEP / 8][4];
-            zt_att_clear(s);
-            zt_att_clear(dp);
-            zt_att_product<T, C::D, C::MT, C::STEP>(s, k_warp, q + at_q * C::LD);
-            if (C::DK)
-                zt_att_product<T, C::D, C::MT, C::STEP>(dp, v_warp, dout + at_q * C::LD);
-            const bool masked = warp_key + 16 * C::MT - 1 > pos || warp_key < last_first;
-            zt_att_dkv_scores<C, DROP>(s, dp, c, lse + at_q, delta + at_q, masked, warp_key, pos,
-                                       last_pos, seg, drop);
-            if constexpr (C::DV)
-                zt_att_gather<T, C::D, C::MT, C::STEP>(dv, s, dout + at_q * C::LD);
-            if constexpr (C::DK)
-                zt_att_gather<T, C::D, C::MT, C::STEP>(dk, dp, q + at_q * C::LD);
-        }
+        for (int j = 0; j < C::BM; j += C::STEP)
+            if (b.warp_key <= pos + j + C::STEP - 1)
+                zt_att_dkv_step<C, DROP>(w, b, a.scale, drop, k, stage + buffer * STAGE + j * C::LD,
+                                         stats + buffer * 2 * C::BM + j, pos + j, last_first);
     }
     zt_cp_async_wait();
     __syncthreads();
-    float f[C::MT][2];
-    const int64_t out_at = kv_at + warp_row * a.ldkv;
-#pragma unroll
-    for (int m = 0; m < C::MT; m++)
-        f[m][0] = f[m][1] = a.scale;
+    const int64_t at = b.at + b.warp_row * a.ldkv;
     if constexpr (C::DK)
-        zt_att_store<T, C::D, C::MT>(dk, f, k_warp, (T *)a.dk.ptr + out_at, a.ldkv,
-                                     n_keys - warp_row, a.head_dim);
-#pragma unroll
-    for (int m = 0; m < C::MT; m++)
-        f[m][0] = f[m][1] = 1;
+        zt_att_store<T, C::D, C::MT>(w.dk, a.scale, k, (T *)a.dk.ptr + at, a.ldkv,
+                                     b.n_keys - b.warp_row, a.head_dim);
     if constexpr (C::DV)
-        zt_att_store<T, C::D, C::MT>(dv, f, k_warp, (T *)a.dv.ptr + out_at, a.ldkv,
-                                     n_keys - warp_row, a.head_dim);
+        zt_att_store<T, C::D, C::MT>(w.dv, 1.0f, k, (T *)a.dv.ptr + at, a.ldkv,
+                                     b.n_keys - b.warp_row, a.head_dim);
 }
 
 /* ---- launches ---- */

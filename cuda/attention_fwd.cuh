@@ -26,18 +26,18 @@ template <class C> struct zt_att_rows {
         sum[C::MT][2]; /* max of the unscaled scores; sum over this lane's columns */
 };
 
-/* Scores of keys that the query does not see become -infinity. `pos` is of the warp's first row. */
+/* Scores of keys that the query does not see become -infinity. */
 template <class C>
-static __device__ __forceinline__ void zt_att_mask(float (&s)[C::MT][C::BN / 8][4], int k0, int pos,
-                                                   int last_pos, const int32_t *seg)
+static __device__ __forceinline__ void zt_att_mask(float (&s)[C::MT][C::BN / 8][4], int k0,
+                                                   const zt_att_queries<typename C::T> &b)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < C::MT; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int p = min(pos + m * 16 + h * 8 + lane / 4, last_pos);
-            const int first = zt_att_first_key(seg, p);
+            const int p = min(b.pos + m * 16 + h * 8 + lane / 4, b.last_pos);
+            const int first = zt_att_first_key(b.seg, p);
 #pragma unroll
             for (int n = 0; n < C::BN / 8; n++)
 #pragma unroll
@@ -83,12 +83,13 @@ static __device__ __forceinline__ void zt_att_softmax(zt_att_rows<C> &w,
         }
 }
 
-/* out and lse of the warp's rows, `n` of them there. */
+/* out and lse of the warp's rows. */
 template <class C, bool DROP>
-static __device__ __forceinline__ void zt_att_finish(zt_att_rows<C> &w, typename C::T *stage,
-                                                     typename C::T *out, int64_t ldo, float *lse,
-                                                     int n, const struct zt_attention &a)
+static __device__ __forceinline__ void
+zt_att_finish(const zt_att_rows<C> &w, const zt_att_queries<typename C::T> &b,
+              const struct zt_attention &a, typename C::T *stage)
 {
+    using T = typename C::T;
     const int lane = threadIdx.x % 32;
     float f[C::MT][2];
 #pragma unroll
@@ -99,11 +100,24 @@ static __device__ __forceinline__ void zt_att_finish(zt_att_rows<C> &w, typename
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             f[m][h] = (DROP ? a.drop.scale : 1.0f) / sum;
-            const int row = m * 16 + h * 8 + lane / 4;
-            if (lane % 4 == 0 && row < n)
-                lse[row] = w.max[m][h] * a.scale + logf(sum);
+            const int row = b.warp_row + m * 16 + h * 8 + lane / 4;
+            if (lane % 4 == 0 && row < b.n_rows)
+                a.lse[b.stat + row] = w.max[m][h] * a.scale + logf(sum);
         }
-    zt_att_store<typename C::T, C::D, C::MT>(w.o, f, stage, out, ldo, n, a.head_dim);
+    T *out = (T *)a.out.ptr + (b.row + b.warp_row) * a.ldo + b.col;
+    zt_att_store<T, C::D, C::MT>(w.o, f, stage, out, a.ldo, b.n_rows - b.warp_row, a.head_dim);
+}
+
+template <class C> static __device__ __forceinline__ void zt_att_begin(zt_att_rows<C> &w)
+{
+    zt_att_clear(w.o);
+#pragma unroll
+    for (int m = 0; m < C::MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            w.max[m][h] = -INFINITY;
+            w.sum[m][h] = 0;
+        }
 }
 
 template <class C, bool DROP>
@@ -112,78 +126,48 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) zt_att_fwd_kernel(struc
     using T = typename C::T;
     constexpr int STAGE = 2 * C::BN * C::LD;
     ZT_DYN_SHARED(T, smem); /* Q, then two stages of K and V */
-    const int n_tiles = zt_ceil_div(a.q_len, C::BM), offset = (int)a.q_offset;
-    const struct zt_att_place at = zt_att_place_of(blockIdx.x, n_tiles, a.n_head);
-    const int q0 = (n_tiles - 1 - at.tile) * C::BM; /* the longest rows first */
-    const int n_rows = min((int)a.q_len - q0, C::BM);
-    const int64_t kv_col = (int64_t)(at.head / (a.n_head / a.n_kv_head)) * a.head_dim;
-    const int64_t q_col = (int64_t)at.head * a.head_dim, q_row = at.seq * a.q_len + q0;
-    const T *k = (const T *)a.k.ptr + at.seq * a.k_len * a.ldkv + kv_col;
-    const T *v = (const T *)a.v.ptr + at.seq * a.k_len * a.ldkv + kv_col;
-    const int32_t *seg = a.seg_start ? a.seg_start + at.seq * a.k_len : NULL;
-
-    const int warp_row = (int)threadIdx.x / 32 * 16 * C::MT;
-    const int last_pos = offset + q0 + n_rows - 1;
-    const int pos = offset + q0 + warp_row; /* of the warp's first row, if that is there */
-    const int warp_last = min(pos + 16 * C::MT - 1, last_pos);
-    const int last_first = zt_att_first_key(seg, warp_last);
-    const float c = a.scale * ZT_LOG2E;
+    const zt_att_queries<T> b = zt_att_queries_of<T, C::BM, 16 * C::MT>(a);
+    T *stage = smem + C::BM * C::LD, *q = smem + b.warp_row * C::LD;
     struct zt_drop_key drop;
     if (DROP)
-        drop = zt_drop_key(&a.drop, at.seq);
-    T *q_warp = smem + warp_row * C::LD, *stage = smem + C::BM * C::LD;
-    int k0 = zt_att_first_key(seg, offset + q0) / C::BN * C::BN;
-
-    zt_att_load<T, C::D, C::BM, C::THREADS>(smem, (const T *)a.q.ptr + q_row * a.ldq + q_col, a.ldq,
-                                            n_rows, a.head_dim);
-    auto load = [&](int buffer, int key) {
-        T *to = stage + buffer * STAGE;
-        const int n = (int)a.k_len - key;
-        zt_att_load<T, C::D, C::BN, C::THREADS>(to, k + key * a.ldkv, a.ldkv, n, a.head_dim);
-        zt_att_load<T, C::D, C::BN, C::THREADS>(to + C::BN * C::LD, v + key * a.ldkv, a.ldkv, n,
-                                                a.head_dim);
-    };
-    load(0, k0);
+        drop = zt_drop_key(&a.drop, b.seq);
+    int k0 = b.first_key / C::BN * C::BN;
+    zt_att_load<T, C::D, C::BM, C::THREADS>(smem, (const T *)a.q.ptr + b.row * a.ldq + b.col, a.ldq,
+                                            b.n_rows, a.head_dim);
+    zt_att_load_keys<T, C::D, C::BN, C::THREADS>(stage, b, a, k0);
 
     zt_att_rows<C> w;
     uint32_t fq[C::D / 16][C::MT][4];
     if (C::HOLD_Q) {
         zt_cp_async_wait();
         __syncthreads();
-        zt_att_hold<T, C::D, C::MT>(fq, q_warp);
+        zt_att_hold<T, C::D, C::MT>(fq, q);
     }
-    zt_att_clear(w.o);
-#pragma unroll
-    for (int m = 0; m < C::MT; m++)
-        for (int h = 0; h < 2; h++) {
-            w.max[m][h] = -INFINITY;
-            w.sum[m][h] = 0;
-        }
+    zt_att_begin(w);
 #pragma unroll 1
-    for (int buffer = 0; k0 <= last_pos; k0 += C::BN, buffer ^= 1) {
+    for (int buffer = 0; k0 <= b.last_pos; k0 += C::BN, buffer ^= 1) {
         const T *tile = stage + buffer * STAGE;
         zt_cp_async_wait();
         __syncthreads(); /* the tile is there, and nobody reads the other buffer any more */
-        if (k0 + C::BN <= last_pos)
-            load(buffer ^ 1, k0 + C::BN);
-        if (k0 > warp_last)
+        if (k0 + C::BN <= b.last_pos)
+            zt_att_load_keys<T, C::D, C::BN, C::THREADS>(stage + (buffer ^ 1) * STAGE, b, a,
+                                                         k0 + C::BN);
+        if (k0 > b.warp_last)
             continue;
         float s[C::MT][C::BN / 8][4];
         zt_att_clear(s);
         if (C::HOLD_Q)
             zt_att_product<T, C::D, C::MT, C::BN>(s, fq, tile);
         else
-            zt_att_product<T, C::D, C::MT, C::BN>(s, q_warp, tile);
-        if (k0 + C::BN - 1 > pos || k0 < last_first)
-            zt_att_mask<C>(s, k0, pos, last_pos, seg);
-        zt_att_softmax<C>(w, s, c);
+            zt_att_product<T, C::D, C::MT, C::BN>(s, q, tile);
+        if (!zt_att_sees_all(b, k0, C::BN))
+            zt_att_mask<C>(s, k0, b);
+        zt_att_softmax<C>(w, s, a.scale * ZT_LOG2E);
         if (DROP)
-            zt_att_drop<C::MT, C::BN>(s, drop, (uint32_t)at.head, pos, k0, a.drop.threshold, 1);
+            zt_att_drop<C::MT, C::BN>(s, drop, (uint32_t)b.head, b.pos, k0, a.drop.threshold, 1);
         zt_att_gather<T, C::D, C::MT, C::BN>(w.o, s, tile + C::BN * C::LD);
     }
-    const int64_t lse_row = (at.seq * a.n_head + at.head) * a.q_len + q0 + warp_row;
-    zt_att_finish<C, DROP>(w, q_warp, (T *)a.out.ptr + (q_row + warp_row) * a.ldo + q_col, a.ldo,
-                           a.lse + lse_row, n_rows - warp_row, a);
+    zt_att_finish<C, DROP>(w, b, a, q);
 }
 
 template <class C>
