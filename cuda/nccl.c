@@ -85,14 +85,12 @@ static void abort_comm(struct nccl_group *comm)
 }
 
 /* Ends what is on the GPU; with the lock held. Peers find out by themselves, or by our process's end. */
-static void abort_comms(struct nccl_coll *c)
+static void abort_comms(struct nccl_coll *c, const struct zt_err *why)
 {
-    struct zt_err err;
     if (c->aborted)
         return;
     c->aborted = true;
-    /* What is under way ends on the GPU without an error of its own. */
-    zt_cuda_fail(c->dev, zt_err_set(&err, ZT_EPEER, "NCCL: rank %d: aborted", c->base.rank), &err);
+    zt_cuda_fail(c->dev, why->code, why); /* what is under way ends without an error of its own */
     for (int i = 0; i < COLL_N_COMMS; i++)
         if (i != (int)c->wide_axes)
             abort_comm(&c->comms[i]);
@@ -175,7 +173,7 @@ int zt_nccl_run_in_turn(const struct nccl_task *t, const struct zt_cuda_ctx *ctx
         comm->turn++;
         pthread_cond_broadcast(&c->changed);
         if (rc)
-            abort_comms(c);
+            abort_comms(c, err);
     }
     pthread_mutex_unlock(&c->lock);
     return rc;
@@ -256,8 +254,10 @@ static int barrier(struct zt_coll *base, struct zt_err *err)
 static void abort_all(struct zt_coll *base)
 {
     struct nccl_coll *c = coll_of(base);
+    struct zt_err why;
+    why.code = zt_err_set(&why, ZT_EPEER, "NCCL: rank %d: aborted", base->rank);
     pthread_mutex_lock(&c->lock);
-    abort_comms(c);
+    abort_comms(c, &why);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -446,7 +446,7 @@ int zt_cuda_nccl_create(const struct zt_nccl_id *id, struct zt_dev *dev, const s
     if (!rc)
         rc = split_groups(c, err);
     if (rc)
-        abort_comms(c);
+        abort_comms(c, err);
     pthread_mutex_unlock(&c->lock);
     int no = rc ? 0 : pthread_create(&c->watcher, NULL, watch, c);
     if (no)

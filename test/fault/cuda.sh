@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# cuda.sh ZEROTRAIN [LIBRARY]: processes of a training on simulated GPUs are killed, and NCCL fails by
+# itself. Nobody may hang, and all must end within 5 s. LIBRARY: the CUDA part on the simulator.
+# shellcheck disable=SC2034,SC2154 # common.bash uses and sets them
+suite=cuda
+library=$(realpath -m "${2:-build/cusim/libzerotrain_cuda.so}")
+. "$(dirname "$0")/common.bash"
+if [ ! -e "$library" ]; then
+    echo "skip cuda faults: $library is not built (make cusim)"
+    exit 0
+fi
+export ZT_CUDA_LIB=$library
+unset CUDA_VISIBLE_DEVICES
+cat >"$tmp/tiny.yaml" <<END
+model: {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
+data: {train: $PWD/LICENSE, seq_len: 16}
+train_micro_batch_size_per_gpu: 1
+train: {steps: 1000000}
+zero_optimization: {stage: 3}
+END
+
+# train [OPTION...]: a training without end, under way on 3 ranks.
+train() {
+    start --device=cuda --log_dir="$tmp/run$case_no" "$@" "$tmp/tiny.yaml"
+    until_true trains || fail "start" "no step was made: $(tail -n 3 "$tmp/err")"
+}
+trains() { grep -q '"step"' "$tmp/run$((case_no - 1))/metrics.jsonl" 2>/dev/null || ended; }
+rank() { pgrep -P "$(agent)" -x "zerotrain-r$1"; }
+
+# soon NAME CODE PATTERN: the verdict, and how long it took.
+soon() {
+    local begun=$(($(date +%s%N) / 1000000)) took
+    verdict "$@"
+    took=$(($(date +%s%N) / 1000000 - begun))
+    [ $took -lt 5000 ] || fail "$1" "it took $took ms"
+}
+
+first="rank 1 on $(uname -n) failed first: signal 9"
+
+CUSIM_DEVICES=3 train --num_gpus=3
+hit 9 "$(rank 1)"
+soon "kill -9 of a rank under NCCL" 137 "$first"
+
+# NCCL often does not notice a death within a host: the agent does.
+CUSIM_NCCL=deaf CUSIM_DEVICES=3 train --num_gpus=3
+hit 9 "$(rank 1)"
+soon "kill -9 of a rank that NCCL does not notice" 137 "$first"
+
+CUSIM_DEVICES=1 train --devices_per_gpu=3
+hit 9 "$(rank 1)"
+soon "kill -9 of a rank with host-staged collectives" 137 "$first"
+
+CUSIM_FAIL=ncclOp:40 CUSIM_DEVICES=3 start --device=cuda --log_dir="$tmp/run$case_no" "$tmp/tiny.yaml"
+verdict "an asynchronous error of NCCL ends the job" '[1-9]*' \
+    'rank [0-2], GPU 0: .*NCCL.*: unhandled system error: the network is gone'
+
+CUSIM_DEVICES=1 start --device=cuda --num_gpus=1 --devices_per_gpu=2 --collectives=nccl \
+    --log_dir="$tmp/run$case_no" "$tmp/tiny.yaml"
+verdict "two ranks on one GPU by NCCL are refused" 2 'NCCL refuses two workers on one GPU'
+
+exit $failed
