@@ -23,8 +23,13 @@ TOLERANCES = {"fp32": (2e-5, 2e-4), "bf16": (5e-3, 3e-2), "fp16": (2e-3, 1e-2)}
 os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
-def on_gpu(ranks, r, files={}, env={}):
-    return run.Run(ranks, r, files, "cuda", {"ZT_CUDA_LIB": LIBRARY, "CUSIM_DEVICES": str(ranks), **env})
+def on_gpu(ranks, r, files={}, env={}, how="shared"):
+    """how: "shared", all ranks on one GPU; "staged" or "nccl", a GPU for each, as the simulator has."""
+    gpus, options = (1, [f"--devices_per_gpu={ranks}"]) if how == "shared" else (ranks, [f"--collectives={how}"])
+    env = {"ZT_CUDA_LIB": LIBRARY, "CUSIM_DEVICES": str(gpus), **env}
+    got = run.Run(gpus, r, files, "cuda", env, options)
+    assert ("collectives: NCCL" in got.text) == (how == "nccl"), f"not {how}: {got.text}"
+    return got
 
 
 def near(got, want, precision):
@@ -72,18 +77,38 @@ def stages():
         test(f"cuda stages {precision} ranks={ranks}", lambda a=(ranks, typed, precision): check(*a))
 
 
+def transports():
+    """NCCL, and host-staged on GPUs of their own and on one."""
+    def check(ranks, typed, precision):
+        r = text_recipe(**typed, **{"zero_optimization.stage": 3})
+        staged = on_gpu(ranks, r, how="staged")
+        assert on_gpu(ranks, r).bits() == staged.bits(), "other bits on one GPU"
+        # A promise only of host-staged ones; but the simulator's NCCL adds up as the CPU does.
+        stages = [on_gpu(ranks, text_recipe(**typed, **{"zero_optimization.stage": s}), how="nccl") for s in (0, 2, 3)]
+        near(stages[2], staged, precision)
+        assert stages[2].bits() == staged.bits(), "NCCL of the simulator: other bits than host-staged"
+        for s in stages[:2]:
+            near(s, staged, precision)
+    if SIMULATED:
+        for ranks, precision in ((2, "bf16"),) if quick else ((2, "bf16"), (3, "fp32")):
+            typed = {**TYPES[precision], "train.steps": 4}
+            test(f"cuda transports {precision} ranks={ranks}", lambda a=(ranks, typed, precision): check(*a))
+    test("cuda NCCL by one rank", lambda: near(on_gpu(1, text_recipe(), how="nccl"), run.Run(1, text_recipe()), "fp32"))
+
+
 def schedules_of_streams():
     """Streams that are slow, late or by chance: a missing wait would show."""
-    def check(ranks, r):
-        first = on_gpu(ranks, r)
-        for how in ("lazy", "rand:1:300", "rand:2:50"):
-            other = on_gpu(ranks, r, env={"CUSIM_SCHED": how})
-            assert other.bits() == first.bits(), f"{how}: {other.bits()}; eager: {first.bits()}"
+    def check(ranks, r, how="shared"):
+        first = on_gpu(ranks, r, how=how)
+        for sched in ("lazy", "rand:1:300", "rand:2:50"):
+            other = on_gpu(ranks, r, env={"CUSIM_SCHED": sched}, how=how)
+            assert other.bits() == first.bits(), f"{sched}: {other.bits()}; eager: {first.bits()}"
     if SIMULATED:
         test("cuda delayed streams, 1 rank", lambda: check(1, text_recipe()))
         if not quick:
-            test("cuda delayed streams, 2 ranks, stage 3", lambda: check(2, text_recipe(
-                **{"zero_optimization.stage": 3, "bf16.enabled": True})))
+            for how in ("shared", "nccl"):
+                test(f"cuda delayed streams, 2 ranks, stage 3, {how}", lambda h=how: check(2, text_recipe(
+                    **{"zero_optimization.stage": 3, "bf16.enabled": True}), h))
 
 
 def memory():
@@ -126,6 +151,7 @@ if __name__ == "__main__":
     fixtures()
     against_cpu()
     stages()
+    transports()
     schedules_of_streams()
     memory()
     around_training()
