@@ -120,17 +120,31 @@ def memory():
             assert 0 < m["device_outside_bytes"] < 64 << 20 or not SIMULATED, f"{m}"
     test("cuda memory predicted and measured", check)
 
-    def too_little():
-        with tempfile.TemporaryDirectory() as d:
-            path = pathlib.Path(d) / "r.yaml"
-            path.write_text(run.json.dumps(text_recipe()))
-            env = {**os.environ, "ZT_CUDA_LIB": LIBRARY, "CUSIM_MEMORY": "16M"}
-            p = subprocess.run([run.ZT, "--device=cuda", f"--log_dir={d}/run", str(path)], capture_output=True,
-                               text=True, cwd=d, env=env)
-        assert p.returncode == 5, f"exit status {p.returncode}: {p.stderr}"
-        assert run.re.search(r"GPU 0 \(.*\): cannot allocate \d+ bytes: \d+ bytes are free \(of 16777216\)", p.stderr), p.stderr
-    if SIMULATED:
-        test("cuda out of memory", too_little)
+
+def refused(env, code, pattern):
+    """A run that ends with this exit status and says so, on one line."""
+    with tempfile.TemporaryDirectory() as d:
+        path = pathlib.Path(d) / "r.yaml"
+        path.write_text(run.json.dumps(text_recipe()))
+        p = subprocess.run([run.ZT, "--device=cuda", f"--log_dir={d}/run", str(path)], capture_output=True, text=True,
+                           cwd=d, env={**os.environ, "ZT_CUDA_LIB": LIBRARY, **env})
+    assert p.returncode == code, f"exit status {p.returncode}: {p.stderr}"
+    assert run.re.search(pattern, p.stderr), p.stderr
+
+
+def failures():
+    """No driver, an old one, no device; and a kernel that goes wrong: named, and nothing hangs."""
+    other = r"\. To train with 1 CPU worker instead: "
+    for name, env, code, pattern in (
+            ("out of memory", {"CUSIM_MEMORY": "16M"}, 5,
+             r"GPU 0 \(.*\): cannot allocate \d+ bytes: \d+ bytes are free \(of 16777216\)"),
+            ("no driver", {"CUSIM_DRIVER": "0"}, 4, "--device=cuda: no NVIDIA driver is installed" + other),
+            ("an old driver", {"CUSIM_DRIVER": "12040"}, 4,
+             r"the NVIDIA driver is too old: it is for CUDA 12\.4, and this build needs \d+\.\d+" + other),
+            ("no device", {"CUSIM_DEVICES": "0"}, 4, "CUDA finds no GPU that it may use" + other),
+            ("an illegal address", {"CUSIM_FAIL": "op:300"}, 1,
+             r"GPU 0 \(.*\), stream [\w-]+: .*: cudaErrorIllegalAddress: ")):
+        test(f"cuda {name}", lambda a=(env, code, pattern): refused(*a))
 
 
 def around_training():
@@ -154,5 +168,7 @@ if __name__ == "__main__":
     transports()
     schedules_of_streams()
     memory()
+    if SIMULATED:
+        failures()
     around_training()
     sys.exit(1 if run.failures else 0)
