@@ -307,6 +307,7 @@ static void on_start(struct display *d, const json_t *o)
 {
     const char *data = json_string_value(json_object_get(o, "data"));
     const char *device = json_string_value(json_object_get(o, "device"));
+    const char *dtype = json_string_value(json_object_get(o, "peak_dtype"));
     double peak = number(o, "peak_flops");
     clear_live_line(d);
     if (device)
@@ -315,9 +316,9 @@ static void on_start(struct display *d, const json_t *o)
         zt_str_printf(&d->out.buf, "data: %s\n", data);
     if (peak > 0)
         zt_str_printf(&d->out.buf,
-                      "mfu = %.3g FLOPs a token x tokens/s / %.1f GFLOP/s (measured fp32 matmul "
+                      "mfu = %.3g FLOPs a token x tokens/s / %.1f GFLOP/s (measured %s matmul "
                       "rate)\n",
-                      number(o, "flops_per_token"), peak * 1e-9);
+                      number(o, "flops_per_token"), peak * 1e-9, dtype ? dtype : "");
 }
 
 /* To the person, or to the file asked for. */

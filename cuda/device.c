@@ -199,7 +199,8 @@ static cudaError_t describe(struct zt_cuda_dev *d, struct cudaDeviceProp *prop)
     return cudaSuccess;
 }
 
-static void write_log(const struct cudaDeviceProp *prop, char *log, size_t log_bytes)
+static void write_log(const struct zt_cuda_dev *d, const struct cudaDeviceProp *prop, char *log,
+                      size_t log_bytes)
 {
     int driver = 0, runtime = 0;
     size_t lt = cublasLtGetVersion();
@@ -207,11 +208,11 @@ static void write_log(const struct cudaDeviceProp *prop, char *log, size_t log_b
     (void)cudaRuntimeGetVersion(&runtime);
     snprintf(log, log_bytes,
              "cuda: %s, compute capability %d.%d, %d multiprocessors, %.1f GiB; driver for CUDA "
-             "%d.%d, runtime %d.%d, cuBLASLt %zu.%zu.%zu",
+             "%d.%d, runtime %d.%d, cuBLASLt %zu.%zu.%zu%s",
              prop->name, prop->major, prop->minor, prop->multiProcessorCount,
              (double)prop->totalGlobalMem / (1024.0 * 1024 * 1024), driver / 1000,
              driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, lt / 10000, lt / 100 % 100,
-             lt % 100);
+             lt % 100, d->f32 == CUBLAS_COMPUTE_32F ? "" : "; fp32 products in TF32");
 }
 
 /* ZT_TF32=1: products of fp32 round their operands to 11 bits, on the tensor cores. */
@@ -248,7 +249,7 @@ int zt_cuda_dev_create(int index, struct zt_dev **out, char *log, size_t log_byt
         return rc;
     }
     if (log && log_bytes)
-        write_log(&prop, log, log_bytes);
+        write_log(d, &prop, log, log_bytes);
     *out = &d->base;
     return 0;
 }

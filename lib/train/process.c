@@ -1,6 +1,7 @@
 #include "train/run.h"
 
 #include "base/clock.h"
+#include "dev/queue.h"
 
 static int64_t field_kb(const char *path, const char *key)
 {
@@ -27,34 +28,58 @@ int64_t zt_process_pss(void)
     return field_kb("/proc/self/smaps_rollup", "Pss:");
 }
 
-/* Rate of a matmul that fills the caches: what MFU on a CPU is measured against. */
-double zt_run_peak_flops(struct zt_dev *dev, int n_threads)
+/* FLOP/s of several products of n x n matrices, one after the other; 0 when they fail. */
+static double product_rate(struct zt_stream *s, int64_t n, enum zt_dtype dtype)
 {
-    enum { N = 512, TRIES = 6 };
-    struct zt_stream *s;
+    enum { TRIES = 6, PRODUCTS = 4 };
+    const struct zt_dev_ops *ops = s->dev->ops;
+    const size_t bytes = (size_t)(n * n) * zt_dtype_bytes(dtype);
+    struct zt_ref r = {NULL, dtype};
+    struct zt_matmul mm = {
+        .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldc = n, .a = r, .b = r, .c = r};
     struct zt_err err;
     void *mem;
-    size_t bytes = (size_t)N * N * sizeof(float);
-    if (dev->ops->kind != ZT_DEV_CPU || dev->ops->alloc(dev, 3 * bytes, &mem, &err))
-        return 0;
     double best = 0;
-    if (dev->ops->stream_create(dev, "peak", n_threads, &s, &err))
-        goto out;
-    float *a = mem;
-    struct zt_matmul mm = {.m = N, .n = N, .k = N, .lda = N, .ldb = N, .ldc = N};
-    mm.a = (struct zt_ref){a, ZT_F32};
-    mm.b = (struct zt_ref){a + (size_t)N * N, ZT_F32};
-    mm.c = (struct zt_ref){a + 2 * (size_t)N * N, ZT_F32};
+    mm.ws_bytes = zt_ws_matmul(ops->kind, &mm, s->n_threads);
+    if (ops->alloc(s->dev, 3 * bytes + mm.ws_bytes, &mem, &err))
+        return 0;
+    mm.a.ptr = mem;
+    mm.b.ptr = (char *)mem + bytes;
+    mm.c.ptr = (char *)mem + 2 * bytes;
+    mm.ws = (char *)mem + 3 * bytes;
     for (int i = 0; i < TRIES; i++) {
         int64_t t0 = zt_now_ns();
-        dev->ops->matmul(s, &mm);
-        if (dev->ops->sync(dev->ops->record(s), &err))
+        for (int j = 0; j < PRODUCTS; j++)
+            ops->matmul(s, &mm);
+        if (ops->sync(ops->record(s), &err))
             break;
-        double rate = 2.0 * N * N * N / ((double)(zt_now_ns() - t0) * 1e-9);
+        double work = 2.0 * (double)n * (double)n * (double)n * PRODUCTS;
+        best = ZT_MAX(best, work / ((double)(zt_now_ns() - t0) * 1e-9));
+    }
+    ops->free(s->dev, mem, 3 * bytes + mm.ws_bytes);
+    return best;
+}
+
+/* On a GPU ever larger products, until one takes so long that launching it does not count. */
+double zt_run_peak_flops(struct zt_dev *dev, int n_threads, enum zt_dtype dtype)
+{
+    enum { CPU_N = 512, GPU_MIN_N = 256, GPU_MAX_N = 8192 };
+    const double enough_s = 1e-3;
+    const bool cpu = dev->ops->kind == ZT_DEV_CPU;
+    struct zt_stream *s;
+    struct zt_err err;
+    double best = 0, took_s = 0;
+    if (dev->ops->stream_create(dev, "peak", n_threads, &s, &err))
+        return 0;
+    if (cpu)
+        best = product_rate(s, CPU_N, ZT_F32);
+    for (int64_t n = GPU_MIN_N; !cpu && n <= GPU_MAX_N && took_s < enough_s; n *= 2) {
+        double rate = product_rate(s, n, dtype);
+        if (rate <= 0)
+            break;
         best = ZT_MAX(best, rate);
+        took_s = 2.0 * (double)n * (double)n * (double)n / rate;
     }
     dev->ops->stream_free(s);
-out:
-    dev->ops->free(dev, mem, 3 * bytes);
     return best;
 }

@@ -1,3 +1,4 @@
+#include "train/run.h"
 #include "train/times.h"
 
 /* Ops that have something in common. */
@@ -49,8 +50,9 @@ static void print_head(const struct zt_profile_of *of, double ms, struct zt_str 
                   ms);
     zt_str_printf(out, "  rate        %.2f GFLOP/s", gflops);
     if (of->peak_flops > 0)
-        zt_str_printf(out, ", %.1f %% of %.2f (measured fp32 matmul rate)",
-                      gflops / of->peak_flops * 1e11, of->peak_flops * 1e-9);
+        zt_str_printf(out, ", %.1f %% of %.2f (measured %s matmul rate)",
+                      gflops / of->peak_flops * 1e11, of->peak_flops * 1e-9,
+                      zt_dtype_name(zt_run_peak_dtype(p)));
     zt_str_puts(out, "\n");
 }
 

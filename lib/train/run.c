@@ -186,7 +186,8 @@ static void measure_peak(struct run *run)
                                    .n_threads = cfg->n_threads,
                                    .train = true};
     run->flops_per_token = zt_model_train_flops_per_token(run->model, &shape);
-    run->peak_flops = zt_run_peak_flops(run->env->dev, run->env->n_threads) * run->env->world;
+    run->peak_flops =
+        zt_run_peak_flops(run->env->dev, run->env->n_threads, cfg->dtype) * run->env->world;
 }
 
 static int report_start(const struct run *run, struct zt_err *err)
@@ -197,14 +198,14 @@ static int report_start(const struct run *run, struct zt_err *err)
     if (run->feed_train.end >= 0)
         zt_str_printf(&data, "; %lld epoch%s, %lld steps", (long long)run->r->train.epochs,
                       run->r->train.epochs == 1 ? "" : "s", (long long)run->r->train.steps);
-    int rc =
-        report(run,
-               json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:b}", "type", "start", "device",
-                         run->env->device, "params", (json_int_t)p->model->n_elems,
-                         "tokens_per_step", (json_int_t)(run->r->batch.train * p->cfg.seq_len),
-                         "flops_per_token", run->flops_per_token, "peak_flops", run->peak_flops,
-                         "data", zt_str_get(&data), "from_weights", run->has_weights),
-               err);
+    int rc = report(run,
+                    json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:s, s:b}", "type", "start",
+                              "device", run->env->device, "params", (json_int_t)p->model->n_elems,
+                              "tokens_per_step", (json_int_t)(run->r->batch.train * p->cfg.seq_len),
+                              "flops_per_token", run->flops_per_token, "peak_flops",
+                              run->peak_flops, "peak_dtype", zt_dtype_name(zt_run_peak_dtype(p)),
+                              "data", zt_str_get(&data), "from_weights", run->has_weights),
+                    err);
     zt_str_release(&data);
     return rc;
 }
@@ -590,12 +591,15 @@ int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, stru
     int rc = set_up_plan(&run, err);
     if (!rc)
         rc = set_up_data(&run, err);
+    bool gpu = env->dev->ops->kind != ZT_DEV_CPU;
+    if (!rc && gpu)
+        measure_peak(&run);
     if (!rc)
         rc = set_up_engine(&run, err);
-    if (!rc) {
+    if (!rc)
         set_up_times(&run);
+    if (!rc && !gpu) /* its peak counts as our own, not as what lies outside */
         measure_peak(&run);
-    }
     if (!rc && env->rank == 0)
         rc = report_start(&run, err);
     if (!rc)

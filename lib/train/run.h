@@ -63,7 +63,14 @@ int zt_run_digest(struct zt_engine *e, uint64_t *digest, struct zt_err *err) ZT_
 int64_t zt_process_rss_peak(void);
 int64_t zt_process_pss(void);
 
-/* Measured fp32 matmul rate of one worker, FLOP/s (CPU); 0 when not known. */
-double zt_run_peak_flops(struct zt_dev *dev, int n_threads);
+/*
+ * Measured matmul rate of one worker, FLOP/s: what MFU is measured against. fp32 on a CPU, `dtype` on a
+ * GPU, for whose matrices there must be room beside the arenas: before they are allocated. 0: not known.
+ */
+double zt_run_peak_flops(struct zt_dev *dev, int n_threads, enum zt_dtype dtype);
+static inline enum zt_dtype zt_run_peak_dtype(const struct zt_plan *p)
+{
+    return p->cfg.dev_kind == ZT_DEV_CPU ? ZT_F32 : p->cfg.dtype;
+}
 
 #endif
