@@ -5,8 +5,6 @@
 
 #include <limits.h>
 
-enum { MAX_HEAD_DIM = 256 };
-
 /* Tensor cores: one 16-bit type, rows of 16-byte units. */
 static bool in_units(const struct zt_ref *r, enum zt_dtype type, int64_t ld)
 {
@@ -30,9 +28,9 @@ static bool fits(const struct zt_attention *a)
 {
     const int64_t tiles = (a->k_len + 15) / 16;
     return a->batch > 0 && a->q_len > 0 && a->q_offset >= 0 && a->scale > 0 && a->head_dim > 0 &&
-           a->head_dim <= MAX_HEAD_DIM && a->n_kv_head > 0 && a->n_head % a->n_kv_head == 0 &&
-           a->k_len < INT_MAX / 2 && a->q_offset + a->q_len <= a->k_len &&
-           a->batch <= INT_MAX / tiles / a->n_head;
+           a->head_dim <= ZT_CUDA_MAX_HEAD_DIM && a->n_kv_head > 0 &&
+           a->n_head % a->n_kv_head == 0 && a->k_len < INT_MAX / 2 &&
+           a->q_offset + a->q_len <= a->k_len && a->batch <= INT_MAX / tiles / a->n_head;
 }
 
 cudaError_t zt_cuda_attention_fwd(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)

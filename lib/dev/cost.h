@@ -78,7 +78,7 @@ static inline struct zt_cost zt_cost_attention(const struct zt_attention *a, boo
     const double kv = (double)a->batch * (double)a->k_len * a->n_kv_head * a->head_dim;
     const double seen = (double)a->q_offset + ((double)a->q_len + 1) / 2; /* keys of a query */
     const int passes = backward ? 2 : 1;
-    struct zt_cost c = {zt_cost_of(a->q, q * passes) + zt_cost_of(a->out, q * passes) +
+    struct zt_cost c = {zt_cost_of(a->q, q * passes) + zt_cost_of(a->out, q) +
                             zt_cost_of(a->k, kv * passes) + zt_cost_of(a->v, kv * passes),
                         (backward ? 10 : 4) * q * seen};
     if (backward)

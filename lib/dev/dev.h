@@ -172,6 +172,8 @@ static inline struct zt_col_sum zt_bias_grad_sum(const struct zt_matmul *a)
     return s;
 }
 
+enum { ZT_CUDA_MAX_HEAD_DIM = 256 }; /* of attention on CUDA; who plans refuses more */
+
 /*
  * Causal attention without a (T, T) matrix in memory (Dao et al., FlashAttention, 2022):
  * out = softmax(scale * q k^T + mask) v, per head. Query i of a sequence sits at position

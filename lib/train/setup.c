@@ -93,6 +93,12 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
                           "data.seq_len is %lld, but the model has only %lld positions "
                           "(model.n_positions)",
                           (long long)r->data.seq_len, (long long)m->cfg.n_positions);
+    if (kind == ZT_DEV_CUDA && m->cfg.head_dim > ZT_CUDA_MAX_HEAD_DIM)
+        return zt_err_set(
+            err, ZT_EUNSUPPORTED,
+            "model: heads of %d are more than the %d that attention on a GPU takes; use "
+            "more heads, or --device=cpu",
+            m->cfg.head_dim, ZT_CUDA_MAX_HEAD_DIM);
     *cfg = (struct zt_plan_config){
         .stage = stage < 0 ? r->zero.stage : stage,
         .mesh = {{[ZT_AXIS_PIPELINE] = 1,
