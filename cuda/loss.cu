@@ -1,7 +1,8 @@
 /*
  * Softmax cross-entropy of a chunk of rows (dev/dev.h): a block reads a row once for its maximum and
  * its sum, online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and once
- * more, from the second-level cache, for its gradient.
+ * more, from the second-level cache, for its gradient. What might be contracted or not is written out:
+ * the bits are those of the row, whatever the types of the tensors make of the code.
  */
 #include "reduce.h"
 #include "vec.h"
@@ -22,7 +23,7 @@ static __device__ __forceinline__ float finite_shift(float max)
 static __device__ __forceinline__ struct softmax merge(struct softmax a, struct softmax b)
 {
     const float max = fmaxf(a.max, b.max), shift = finite_shift(max);
-    return softmax{max, a.sum * __expf(a.max - shift) + b.sum * __expf(b.max - shift)};
+    return softmax{max, fmaf(a.sum, __expf(a.max - shift), b.sum * __expf(b.max - shift))};
 }
 
 /* Takes in the first n of x. */
@@ -37,9 +38,9 @@ static __device__ __forceinline__ void add_group(struct softmax &s, const float 
     for (int j = 0; j < VEC; j++)
         sum += j < n ? __expf(x[j] - shift) : 0.0f;
     if (max > s.max)
-        s.sum *= __expf(s.max - shift);
+        s.sum = __fmul_rn(s.sum, __expf(s.max - shift));
     s.max = max;
-    s.sum += sum;
+    s.sum = __fadd_rn(s.sum, sum);
 }
 
 /* Over the block, the same for every thread; the order depends on nothing but the block's size. */
@@ -94,7 +95,7 @@ static __device__ void write_grad(const loss_args<A> &a, int64_t row, int target
             __syncthreads();
 #pragma unroll
         for (int j = 0; j < VEC; j++) {
-            g[j] = j < n_real ? __expf(g[j] - s.max) * inv : 0.0f;
+            g[j] = j < n_real ? __fmul_rn(__expf(g[j] - s.max), inv) : 0.0f;
             if (c + j == target)
                 g[j] -= scale;
         }
