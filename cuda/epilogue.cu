@@ -7,18 +7,19 @@
  * Bytes: 4 n of sums, and once each of what else there is.
  */
 
-namespace
-{
-
-constexpr int THREADS = 256;
-
-struct args {
+/* Not in the anonymous namespace: it is in the name of the kernel (port.h). */
+struct zt_epilogue_args {
     int64_t rows, n, ldc, row;
     const float *x;
     zt_ref bias, residual, aux, c;
     int epilogue;
     bool accumulate;
 };
+
+namespace
+{
+
+constexpr int THREADS = 256;
 
 __device__ float load(zt_ref r, int64_t i)
 {
@@ -69,7 +70,7 @@ __device__ float gelu_grad(float x)
 
 } // namespace
 
-__global__ void zt_epilogue_kernel(args a)
+__global__ void zt_epilogue_kernel(zt_epilogue_args a)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= a.rows * a.n)
@@ -96,8 +97,8 @@ ZT_SIM_REGISTER(zt_epilogue_kernel)
 cudaError_t zt_cuda_epilogue(const struct zt_cuda_epilogue *e, const struct zt_cuda_ctx *ctx)
 {
     const zt_matmul &m = *e->mm;
-    const args a = {e->rows,    m.n,   m.ldc, e->row,     e->x,        m.bias,
-                    m.residual, m.aux, m.c,   m.epilogue, m.accumulate};
+    const zt_epilogue_args a = {e->rows,    m.n,   m.ldc, e->row,     e->x,        m.bias,
+                                m.residual, m.aux, m.c,   m.epilogue, m.accumulate};
     const int64_t blocks = (e->rows * m.n + THREADS - 1) / THREADS;
     ZT_LAUNCH(zt_epilogue_kernel, dim3(static_cast<unsigned>(blocks)), dim3(THREADS), 0,
               ctx->stream, a);

@@ -14,7 +14,8 @@
  *       At file scope, once for each kernel and each instance of a template that is launched (in
  *       parentheses): finds the simulator's twin when it runs code that nvcc compiled.
  *
- * Kernels have external linkage: a `static` one has other names in nvcc and g++.
+ * Kernels have external linkage, and so have the types of their arguments: `static` or in an anonymous
+ * namespace, the kernel has another name in nvcc than in g++.
  */
 #ifndef ZT_CUDA_PORT_H
 #define ZT_CUDA_PORT_H

@@ -134,6 +134,10 @@ void __cudaRegisterFunction(void **, const char *stub, char *, const char *name,
                             uint3 *, dim3 *, dim3 *, int *)
 {
     all().stubs[stub] = name;
+    if (!all().twins.count(name))
+        fprintf(stderr,
+                "cusim: kernel %s has no twin: no ZT_SIM_REGISTER, or not external (cuda/port.h)\n",
+                name);
 }
 
 struct call_configuration {
@@ -172,7 +176,7 @@ cudaError_t cudaLaunchKernel(const void *stub, dim3 grid, dim3 block, void **arg
         return misuse(cudaErrorInvalidDeviceFunction, "cudaLaunchKernel", "not a kernel");
     auto it = all().twins.find(name->second);
     if (it == all().twins.end())
-        return refuse("kernel %s (no ZT_SIM_REGISTER)", name->second.c_str());
+        return refuse("kernel %s", name->second.c_str());
     cusim_launch_kernel(it->first.c_str(), stub, grid, block, smem, stream, it->second.run,
                         it->second.pack(args), it->second.del);
     return cudaPeekAtLastError();
