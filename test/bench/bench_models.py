@@ -10,11 +10,12 @@ DDP, ZeroRedundancyOptimizer, FSDP and DeepSpeed's stages 0 to 3 over gloo. Each
 our run of the same stage: it is started and warmed up, then in every round ours takes steps for S
 seconds, then theirs does, while the other waits. Ratios are zerotrain's tokens/s over the other's:
 above 1, zerotrain is faster; best and median are over the steps of all rounds. `of sgemm` is how much
-of the rate of dnnl_sgemm, measured at the start of the same run, the model's products took.
+of the rate of dnnl_sgemm, measured at the start of the same run, the model's products took. Step 1
+begins the time of the best step before it ends.
 
-Cells are measured in order of --cells, 1 worker first; with --minutes none is begun after that time.
---record appends to test/bench/RESULTS.md, row by row. `scripts/bench-venv.sh` makes
-the environment; what PyTorch compiles is kept in build/bench-inductor for the next run.
+Cells are measured in order of --cells, 1 worker first; with --minutes no cell or pair is begun after
+that time. --record appends to test/bench/RESULTS.md, row by row. `scripts/bench-venv.sh` makes the
+environment; what PyTorch compiles is kept in build/bench-inductor for the next run.
 """
 import argparse
 import array
@@ -228,9 +229,10 @@ def row(cell, name, stage, ours, theirs, failed):
         mine, other = ours.speed(cell.tokens), theirs.speed(cell.tokens)
         ratios = f"**{mine[0] / other[0]:.2f}** | **{mine[1] / other[1]:.2f}**"
     mfu = f"{100 * statistics.median(ours.mfu):.0f} %" if ours.mfu else ""
-    first = f"{min(ours.first_step):.2f}" if ours.first_step else ""
+    first = min(ours.first_step) if ours.first_step else 0
+    started = f"{first:.2f} / {first - min(ours.times):.2f}" if ours.times else ""
     memory = f"{ours.bytes / 1e9:.2f} / {theirs.bytes / 1e9:.2f}"
-    return (f"| {name} | {stage} | {speeds(ours)} | {failed or speeds(theirs)} | {ratios} | {mfu} | {first} "
+    return (f"| {name} | {stage} | {speeds(ours)} | {failed or speeds(theirs)} | {ratios} | {mfu} | {started} "
             f"| {memory} |")
 
 
@@ -252,8 +254,11 @@ def measure_cell(args, cell, tell):
              f"{datetime.datetime.now():%Y-%m-%d %H:%M}, load average before {loads}:",
              f"`{command(args, cell, [p[0] for p in pairs])}`", "",
              "| against | our stage | ours tok/s, best / median | theirs | ratio, best | median | of sgemm "
-             "| Enter to first step, s | GB a worker, ours / theirs |", "|---" * 9 + "|"]))
+             "| s from Enter to the end / begin of step 1 | GB a worker, ours / theirs |", "|---" * 9 + "|"]))
     for name, stage in pairs:
+        if time.monotonic() > args.end:
+            say(f"no time left for {name} and what follows")
+            break
         tell(row(cell, name, stage, *measure_pair(args, cell, name, stage)))
     tell("")
 
@@ -295,7 +300,7 @@ def main():
     p.add_argument("--record", action="store_true")
     p.add_argument("zerotrain", type=lambda s: str(pathlib.Path(s).resolve()))
     args = p.parse_args()
-    end = time.monotonic() + 60 * args.minutes
+    args.end = time.monotonic() + 60 * args.minutes
 
     def tell(text):
         say(text)
@@ -311,7 +316,7 @@ def main():
             for letter in args.cells:
                 for precision in args.precision:
                     cell = Cell(letter, precision, workers, args.seconds, pathlib.Path(folder))
-                    if time.monotonic() < end:
+                    if time.monotonic() < args.end:
                         measure_cell(args, cell, tell)
                     else:
                         say(f"({letter}) {precision}, {workers} workers: no time left")
