@@ -28,7 +28,8 @@ template <class G, class P> struct update_args {
     struct update_ranges ranges;
     const struct zt_step_block *sb;
     enum zt_optimizer optimizer;
-    bool vec; /* groups of eight begin at 16 bytes, in all buffers */
+    bool vec;   /* groups of eight begin at 16 bytes, in all buffers */
+    bool fresh; /* param gets master's values in any case */
     G *grad;
     float *m, *v, *master; /* v may be NULL; master is param where that is fp32 and alone */
     P *param;              /* NULL there */
@@ -72,7 +73,8 @@ static __device__ __forceinline__ void update_group(const update_args<G, P> &a,
         load8(a.m + at, m);
         if (a.v)
             load8(a.v + at, v);
-        update8(a.optimizer, a.sb, r, g, w, m, v);
+        if (a.sb->apply)
+            update8(a.optimizer, a.sb, r, g, w, m, v);
         store8(a.master + at, w);
         store8(a.m + at, m);
         if (a.v)
@@ -89,7 +91,8 @@ static __device__ __forceinline__ void update_group(const update_args<G, P> &a,
         m[j] = in ? a.m[at + j] : 0.0f;
         v[j] = in && a.v ? a.v[at + j] : 0.0f;
     }
-    update8(a.optimizer, a.sb, r, g, w, m, v);
+    if (a.sb->apply)
+        update8(a.optimizer, a.sb, r, g, w, m, v);
 #pragma unroll
     for (int j = 0; j < VEC; j++) {
         if (at + j < r.begin || at + j >= r.end)
@@ -107,7 +110,7 @@ template <class G, class P>
 __global__ void __launch_bounds__(UPDATE_THREADS)
     update_kernel(const __grid_constant__ update_args<G, P> a)
 {
-    if (!a.sb->apply)
+    if (!a.sb->apply && !a.fresh)
         return;
     int i = 0;
     for (int64_t tile = blockIdx.x; tile < a.ranges.tiles_end[a.ranges.n - 1]; tile += gridDim.x) {
@@ -142,6 +145,7 @@ static cudaError_t launch_update(const struct zt_update *a, const struct zt_cuda
     update_args<G, P> k = {};
     k.sb = a->sb;
     k.optimizer = a->optimizer;
+    k.fresh = a->fresh;
     k.grad = static_cast<G *>(a->grad.ptr);
     k.m = a->m;
     k.v = a->v;
@@ -180,7 +184,7 @@ static cudaError_t update_with_grad(const struct zt_update *a, const struct zt_c
 
 extern "C" cudaError_t zt_cuda_update(const struct zt_update *a, const struct zt_cuda_ctx *ctx)
 {
-    if ((!a->master.ptr && a->param.dtype != ZT_F32) ||
+    if ((!a->master.ptr && (a->param.dtype != ZT_F32 || a->fresh)) ||
         (a->v != NULL) != zt_optimizer_has_v(a->optimizer))
         return cudaErrorInvalidValue;
     switch (a->grad.dtype) {

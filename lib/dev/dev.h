@@ -261,7 +261,8 @@ struct zt_update_range {
 
 /*
  * UPDATE: one optimizer over ranges of flat buffers, one pass (dev/adam.h, dev/lion.h). Does nothing
- * when sb->apply is 0. With `master` absent the parameter is fp32 and its own master.
+ * when sb->apply is 0. With `master` absent the parameter is fp32 and its own master. `fresh`: param
+ * is a buffer without values yet: it gets the master's, rounded, also when sb->apply is 0.
  */
 struct zt_update {
     enum zt_optimizer optimizer;
@@ -272,6 +273,7 @@ struct zt_update {
     float *m, *v;         /* v NULL where the optimizer has none */
     struct zt_ref master; /* fp32, optional */
     struct zt_ref param;
+    bool fresh; /* only with a master */
 };
 
 /*

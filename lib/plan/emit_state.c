@@ -135,9 +135,21 @@ void zt_emit_count(struct zt_emit *e)
     zt_emit_whole(e, ZT_R_COUNT, ZT_WRITE, e->count);
 }
 
+/* Master and moments as operands of the row that gives them their first values. */
+static void write_state(struct zt_emit *e, const struct zt_unit_state *s)
+{
+    if (s->master >= 0)
+        zt_emit_whole(e, ZT_R_MASTER, ZT_WRITE, s->master);
+    if (s->m >= 0)
+        zt_emit_whole(e, ZT_R_M, ZT_WRITE, s->m);
+    if (s->v >= 0)
+        zt_emit_whole(e, ZT_R_V, ZT_WRITE, s->v);
+}
+
 /*
- * Values of one unit: fp32 on the host, then parameters, master and zeroed moments. The staging is
- * as large as the largest unit and used again for each, so that starting takes no more host memory.
+ * Values of one unit: fp32 on the host, then parameters, master and zeroed moments; what lives on the
+ * host never passes through the device. The staging is as large as the largest unit and used again for
+ * each, so that starting takes no more host memory.
  */
 static void init_unit(struct zt_emit *e, int u, int staging)
 {
@@ -151,6 +163,8 @@ static void init_unit(struct zt_emit *e, int u, int staging)
     op->cost_kind = ZT_COST_HOST;
     op->cost = (double)bytes;
     zt_emit_access(e, ZT_R_HPARAM, ZT_WRITE, staging, 0, bytes);
+    if (e->state_arena == ZT_AR_HOST)
+        write_state(e, s);
 
     op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, -1);
     op->dtype = ZT_F32;
@@ -158,12 +172,8 @@ static void init_unit(struct zt_emit *e, int u, int staging)
     op->cost = (double)bytes;
     zt_emit_access(e, ZT_R_HPARAM, ZT_READ, staging, 0, bytes);
     zt_emit_whole(e, full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
-    if (s->master >= 0)
-        zt_emit_whole(e, ZT_R_MASTER, ZT_WRITE, s->master);
-    if (s->m >= 0)
-        zt_emit_whole(e, ZT_R_M, ZT_WRITE, s->m);
-    if (s->v >= 0)
-        zt_emit_whole(e, ZT_R_V, ZT_WRITE, s->v);
+    if (e->state_arena != ZT_AR_HOST)
+        write_state(e, s);
 }
 
 static int staging_buf(struct zt_emit *e)

@@ -188,9 +188,10 @@ struct zt_access {
  *   FETCH       COPY_IN   init: r HPARAM, w PARAM or SHARD, [w MASTER], w M, [w V] (zeroed); MASTER
  *                         may be a part ("own") of HPARAM. unit -1: w STEP
  *
- * With offload_optimizer: EVICT (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE
- * on HOST: r STEP (inside RESULT), r HGRAD, rw M, [rw V], rw MASTER, w HPARAM; FETCH r HPARAM,
- * w PARAM or SHARD.
+ * With offload_optimizer: LOAD_UNIT also w MASTER, w M, [w V], instead of INIT's FETCH; EVICT
+ * (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE on HOST: r STEP (inside RESULT),
+ * r HGRAD, rw M, [rw V], rw MASTER, w HPARAM (also in a step that is not applied: master's values);
+ * FETCH r HPARAM, w PARAM or SHARD.
  */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,

@@ -33,7 +33,9 @@
     SECTION(p, d), REFUSED(p ".enabled", BOOL, "false", d),                                        \
         HARMLESS(p ".*", ANY, "read only when " p " is enabled")
 
-#define OFFLOAD(p) HARMLESS(p, ANY, "read only with an offload device")
+#define NVME_WHY "read only with device: nvme"
+#define PIN_WHY "what is copied between host and GPU always lies in pinned memory"
+#define CPU_ADAM_WHY "a setting of DeepSpeed's CPU Adam"
 #define BUCKET_WHY "transfers are cut by unit, and the plan bounds what they hold"
 #define ROPE_WHY "belongs to a kind of rope_scaling that is not carried out"
 #define HF_WHY "says nothing about training"
@@ -208,33 +210,34 @@ const struct zt_key zt_keys[] = {
         .max = BIG),
     SECTION("zero_optimization.offload_optimizer", "Where optimizer states live."),
     KEY("zero_optimization.offload_optimizer.device", ENUM, r.zero.offload_optimizer, "none",
-        "Device of the optimizer states. cpu and nvme are understood, but not carried out yet.",
-        .ok = "none", .known = "cpu|nvme"),
-    OFFLOAD("zero_optimization.offload_optimizer.nvme_path"),
-    OFFLOAD("zero_optimization.offload_optimizer.buffer_count"),
-    OFFLOAD("zero_optimization.offload_optimizer.buffer_size"),
-    OFFLOAD("zero_optimization.offload_optimizer.pin_memory"),
-    OFFLOAD("zero_optimization.offload_optimizer.pipeline"),
-    OFFLOAD("zero_optimization.offload_optimizer.pipeline_read"),
-    OFFLOAD("zero_optimization.offload_optimizer.pipeline_write"),
-    OFFLOAD("zero_optimization.offload_optimizer.fast_init"),
-    OFFLOAD("zero_optimization.offload_optimizer.ratio"),
-    OFFLOAD("zero_optimization.offload_optimizer.super_offload"),
-    OFFLOAD("zero_optimization.offload_optimizer.cpuadam_cores_perc"),
+        "Where optimizer states live and parameters are updated: with cpu, stages 1 to 3, in the "
+        "host's memory by its cores, to the same bits. nvme is understood, but not carried out yet.",
+        .ok = "none|cpu", .known = "nvme"),
+    HARMLESS("zero_optimization.offload_optimizer.nvme_path", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.buffer_count", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.buffer_size", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.pin_memory", BOOL, PIN_WHY, .ok = "true"),
+    HARMLESS("zero_optimization.offload_optimizer.pipeline", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.pipeline_read", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.pipeline_write", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.fast_init", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.ratio", ANY, "all states are offloaded"),
+    HARMLESS("zero_optimization.offload_optimizer.super_offload", ANY, CPU_ADAM_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.cpuadam_cores_perc", ANY, CPU_ADAM_WHY),
     SECTION("zero_optimization.offload_param", "Where parameters live."),
     KEY("zero_optimization.offload_param.device", ENUM, r.zero.offload_param, "none",
         "Device of the parameters. cpu and nvme are understood, but not carried out yet.",
         .ok = "none", .known = "cpu|nvme"),
-    OFFLOAD("zero_optimization.offload_param.nvme_path"),
-    OFFLOAD("zero_optimization.offload_param.buffer_count"),
-    OFFLOAD("zero_optimization.offload_param.buffer_size"),
-    OFFLOAD("zero_optimization.offload_param.max_in_cpu"),
-    OFFLOAD("zero_optimization.offload_param.pin_memory"),
+    HARMLESS("zero_optimization.offload_param.nvme_path", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_param.buffer_count", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_param.buffer_size", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_param.max_in_cpu", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_param.pin_memory", BOOL, PIN_WHY, .ok = "true"),
     REFUSED("zero_optimization.cpu_offload", BOOL, "false",
             "deprecated by DeepSpeed; write offload_optimizer: {device: cpu}"),
     REFUSED("zero_optimization.cpu_offload_params", BOOL, "false",
             "deprecated by DeepSpeed; write offload_param: {device: cpu}"),
-    OFFLOAD("zero_optimization.cpu_offload_use_pin_memory"),
+    HARMLESS("zero_optimization.cpu_offload_use_pin_memory", BOOL, PIN_WHY, .ok = "true"),
     HARMLESS("zero_optimization.allgather_partitions", BOOL, "parameters are always all-gathered"),
     HARMLESS("zero_optimization.reduce_scatter", BOOL, "gradients are always reduce-scattered"),
     HARMLESS("zero_optimization.use_multi_rank_bucket_allreduce", BOOL,

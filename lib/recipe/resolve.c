@@ -205,6 +205,11 @@ static void resolve_training(struct zt_load *ld)
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG,
                     pos_of(ld, "zero_optimization.offload_param.device"),
                     "zero_optimization.offload_param: needs stage 3, not %d", r->zero.stage);
+    if (r->zero.offload_optimizer != ZT_OFFLOAD_TO_NONE && r->zero.stage == 0)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG,
+                    pos_of(ld, "zero_optimization.offload_optimizer.device"),
+                    "zero_optimization.offload_optimizer: needs stage 1, 2 or 3: at stage 0 every "
+                    "rank would update all parameters on its host");
     r->train.seed = (uint64_t)s->seed;
     r->train.sample_top_k = (int)s->sample_top_k;
     r->train.recompute = s->policy == 1;

@@ -51,15 +51,20 @@ static int hash_slice(struct zt_engine *e, int buf, uint64_t *digest, struct zt_
     return 0;
 }
 
+/* Where fp32 parameters have a master, in another arena, it is a copy of them. */
+static bool is_state(const struct zt_plan *p, const struct zt_buf *b)
+{
+    return b->program < 0 &&
+           (b->cat == ZT_CAT_PARAM || b->cat == ZT_CAT_OPT_M || b->cat == ZT_CAT_OPT_V ||
+            (b->cat == ZT_CAT_MASTER && p->cfg.dtype != ZT_F32));
+}
+
 int zt_run_digest(struct zt_engine *e, uint64_t *digest, struct zt_err *err)
 {
     int rc = 0;
     *digest = 0;
-    for (int i = 0; i < e->plan->n_bufs && !rc; i++) {
-        const struct zt_buf *b = &e->plan->bufs[i];
-        if (b->program < 0 && (b->cat == ZT_CAT_PARAM || b->cat == ZT_CAT_MASTER ||
-                               b->cat == ZT_CAT_OPT_M || b->cat == ZT_CAT_OPT_V))
+    for (int i = 0; i < e->plan->n_bufs && !rc; i++)
+        if (is_state(e->plan, &e->plan->bufs[i]))
             rc = hash_slice(e, i, digest, err);
-    }
     return rc;
 }

@@ -64,16 +64,22 @@ static int create_devices(struct zt_engine *e, struct zt_dev *dev, struct zt_err
     return zt_cpu_dev_create(&e->host_dev, NULL, 0, err);
 }
 
+/* HOST updates parameters with as many threads as a CPU computes with, or loads batches with one. */
 static int create_streams(struct zt_engine *e, struct zt_err *err)
 {
     bool used[ZT_N_STREAMS] = {[ZT_ST_COMPUTE] = true};
-    for (int k = 0; k < ZT_N_PROGRAMS; k++)
-        for (int i = 0; i < e->plan->programs[k].n_ops; i++)
-            used[e->plan->programs[k].ops[i].stream] = true;
+    bool wide[ZT_N_STREAMS] = {[ZT_ST_COMPUTE] = true};
+    for (int k = 0; k < ZT_N_PROGRAMS; k++) {
+        for (int i = 0; i < e->plan->programs[k].n_ops; i++) {
+            const struct zt_op *op = &e->plan->programs[k].ops[i];
+            used[op->stream] = true;
+            wide[op->stream] |= op->kind == ZT_OP_UPDATE;
+        }
+    }
     for (int s = 0; s < ZT_N_STREAMS; s++) {
         if (!used[s])
             continue;
-        int threads = s == ZT_ST_COMPUTE ? e->plan->cfg.n_threads : 1;
+        int threads = wide[s] ? e->plan->cfg.n_threads : 1;
         struct zt_dev *dev = s == ZT_ST_HOST || s == ZT_ST_DISK ? e->host_dev : e->dev;
         int rc = dev->ops->stream_create(dev, zt_stream_name((enum zt_stream_id)s), threads,
                                          &e->streams[s], err);

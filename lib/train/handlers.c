@@ -270,19 +270,52 @@ static void op_vote(const struct ctx *c)
     c->dev->vote_finish(c->s, &(struct zt_vote_finish){vote, sb});
 }
 
+/*
+ * Elements of a new parameter buffer that belong to no range of UPDATE: padding and frozen tensors. They
+ * are the master's, as INIT left it.
+ */
+static void fill_gaps(const struct ctx *c, const struct zt_update *a, int64_t n)
+{
+    int64_t from = 0;
+    for (int i = 0; i <= a->n_ranges; i++) {
+        const int64_t to = i < a->n_ranges ? a->ranges[i].begin : n;
+        struct zt_ref src = {elem(a->master, from), ZT_F32};
+        struct zt_ref dst = {elem(a->param, from), a->param.dtype};
+        if (to > from)
+            c->dev->cast(c->s, &(struct zt_cast){to - from, src, dst, false});
+        from = i < a->n_ranges ? a->ranges[i].end : n;
+    }
+}
+
+/* The first operand that the op has, of two roles. */
+static struct zt_ref either(const struct ctx *c, enum zt_role first, enum zt_role second)
+{
+    struct zt_ref r = ref(c, first, 0);
+    return r.ptr ? r : ref(c, second, 0);
+}
+
+/*
+ * On the device, or with offload on the host: from the gradient's copy there into a copy of the
+ * parameters that FETCH takes back. Of a step that is not applied it takes back what it had.
+ */
 static void op_update(const struct ctx *c)
 {
-    struct zt_ref shard = ref(c, ZT_R_SHARD, 0), gshard = ref(c, ZT_R_GSHARD, 0);
+    const struct zt_access *copy = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
+    const struct zt_ref grad = either(c, ZT_R_GSHARD, ZT_R_GRAD);
+    const struct zt_ref param = either(c, ZT_R_SHARD, ZT_R_PARAM);
     struct zt_update a = {.optimizer = c->e->plan->cfg.optimizer,
                           .ranges = c->e->ranges[c->op->unit],
                           .n_ranges = c->e->n_ranges[c->op->unit],
                           .sb = arg(c, ZT_R_STEP, 0),
-                          .grad = gshard.ptr ? gshard : ref(c, ZT_R_GRAD, 0),
+                          .grad = grad.ptr ? grad : ref(c, ZT_R_HGRAD, 0),
                           .m = arg(c, ZT_R_M, 0),
                           .v = arg(c, ZT_R_V, 0),
                           .master = ref(c, ZT_R_MASTER, 0),
-                          .param = shard.ptr ? shard : ref(c, ZT_R_PARAM, 0)};
+                          .param = param.ptr ? param : ref(c, ZT_R_HPARAM, 0),
+                          .fresh = copy != NULL};
     c->dev->update(c->s, &a);
+    if (copy)
+        fill_gaps(c, &a, (int64_t)((copy->end - copy->begin) / zt_dtype_bytes(a.param.dtype)));
 }
 
 static void op_step(const struct ctx *c)
@@ -355,15 +388,6 @@ static void staged_range(const struct ctx *c, const struct zt_access *staging, i
     *begin = *n == u->padded_elems ? 0 : c->e->plan->shard_rank * u->slice_elems;
 }
 
-static void op_load_unit(const struct ctx *c)
-{
-    const struct zt_access *staging = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
-    struct fill_task t = {.source = c->e->source, .plan = c->e->plan, .unit = c->op->unit};
-    staged_range(c, staging, &t.begin, &t.n);
-    t.out = arg(c, ZT_R_HPARAM, 0);
-    c->dev->host_call(c->s, fill_unit_task, &t, sizeof t);
-}
-
 /* Copy the part of the staged values that a destination of `n` elements holds. */
 static void fetch_into(const struct ctx *c, const struct zt_access *dst, int64_t begin, int64_t n)
 {
@@ -378,13 +402,9 @@ static void fetch_into(const struct ctx *c, const struct zt_access *dst, int64_t
     c->dev->cast(c->s, &(struct zt_cast){elems, from, to, false});
 }
 
-static void op_fetch(const struct ctx *c)
+/* The op's other operands get their first values from the staged ones; moments begin at zero. */
+static void place_values(const struct ctx *c)
 {
-    if (c->op->unit < 0) {
-        struct zt_copy a = {arg(c, ZT_R_STEP, 0), &c->e->initial, sizeof c->e->initial};
-        c->dev->copy(c->s, &a);
-        return;
-    }
     const struct zt_access *staging = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
     int64_t begin, n;
     staged_range(c, staging, &begin, &n);
@@ -396,6 +416,40 @@ static void op_fetch(const struct ctx *c)
                                            a->end - a->begin});
         else if (a->role != ZT_R_HPARAM)
             fetch_into(c, a, begin, n);
+    }
+}
+
+static void op_load_unit(const struct ctx *c)
+{
+    const struct zt_access *staging = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
+    struct fill_task t = {.source = c->e->source, .plan = c->e->plan, .unit = c->op->unit};
+    staged_range(c, staging, &t.begin, &t.n);
+    t.out = arg(c, ZT_R_HPARAM, 0);
+    c->dev->host_call(c->s, fill_unit_task, &t, sizeof t);
+    place_values(c);
+}
+
+/* EVICT, and FETCH of a step: the same elements in the same type on the other side. */
+static void op_move(const struct ctx *c)
+{
+    const struct zt_access *a = &c->prog->accesses[c->op->first_access];
+    ZT_ASSERT_CMP(c->op->n_accesses, ==, 2);
+    ZT_ASSERT_CMP(a[0].end - a[0].begin, ==, a[1].end - a[1].begin);
+    struct zt_copy copy = {(unsigned char *)zt_engine_buf(c->e, a[1].buf) + a[1].begin,
+                           (unsigned char *)zt_engine_buf(c->e, a[0].buf) + a[0].begin,
+                           a[0].end - a[0].begin};
+    c->dev->copy(c->s, &copy);
+}
+
+static void op_fetch(const struct ctx *c)
+{
+    if (c->prog->kind != ZT_PROG_INIT) {
+        op_move(c);
+    } else if (c->op->unit < 0) {
+        struct zt_copy a = {arg(c, ZT_R_STEP, 0), &c->e->initial, sizeof c->e->initial};
+        c->dev->copy(c->s, &a);
+    } else {
+        place_values(c);
     }
 }
 
@@ -546,6 +600,7 @@ static void (*const handlers[ZT_N_OP_KINDS])(const struct ctx *) = {
     [ZT_OP_STEP] = op_step,
     [ZT_OP_RESULT] = op_result,
     [ZT_OP_FETCH] = op_fetch,
+    [ZT_OP_EVICT] = op_move,
     [ZT_OP_LOAD_UNIT] = op_load_unit,
 };
 

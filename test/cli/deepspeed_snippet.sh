@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# DeepSpeed's first example: it parses, is planned with a model, and is refused in words for a run.
+# DeepSpeed's first example: it parses, is planned with a model, and trains.
 . "$REPO/test/cli/common.bash"
 tiny
 cat >ds.json <<'END'
@@ -10,4 +10,4 @@ try zerotrain plan ds.json
 zerotrain plan --num_gpus=4 tiny.yaml --deepspeed_config ds.json --set train_micro_batch_size_per_gpu=auto \
     2>/dev/null | head -n 2
 try zerotrain --device=cpu ds.json
-try train tiny.yaml --deepspeed_config ds.json --set train_micro_batch_size_per_gpu=auto
+try train tiny.yaml --deepspeed_config ds.json --set train_micro_batch_size_per_gpu=auto --log_dir=run | steps

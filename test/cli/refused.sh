@@ -3,7 +3,7 @@
 . "$REPO/test/cli/common.bash"
 tiny
 for s in amp.enabled=true optimizer.type=Lamb zero_optimization.offload_param.device=nvme \
-    zero_optimization.offload_optimizer.device=cpu sparse_attention.mode=fixed \
+    zero_optimization.offload_optimizer.device=nvme sparse_attention.mode=fixed \
     activation_checkpointing.partition_activations=true; do
     try train tiny.yaml --set $s
 done

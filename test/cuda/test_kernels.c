@@ -409,7 +409,8 @@ static void check_update(struct pair *p, uint64_t seed)
                               side(&m, k).ptr,
                               zt_optimizer_has_v(o) ? second : NULL,
                               {own ? NULL : side(&master, k).ptr, ZT_F32},
-                              side(&param, k)};
+                              side(&param, k),
+                              !own && (seed & 1)};
         RUN_BOTH(*p, update, &a, k);
     }
     struct twin *all[] = {&grad, &m, &v, &master, &param};

@@ -193,6 +193,27 @@ def stages_bit_for_bit():
                        for n in (1, 20000, 50000000)])
 
 
+OPTIMIZER_ON_HOST = {"zero_optimization.offload_optimizer.device": "cpu"}
+
+
+def offload_bit_for_bit():
+    """Where states live and are updated changes no bit: steps that are skipped, micro-batches, recomputation."""
+    for precision, typed in TYPES.items():
+        for ranks, model in ((2, "gpt2"),) if quick else ((1, "gpt2"), (2, "llama"), (3, "gpt2")):
+            for accum in (1,) if quick else (1, 2):
+                base = {"gradient_accumulation_steps": accum, "train.reduce_every_micro_batch": True, **typed}
+                if precision == "fp16":
+                    base["fp16.initial_scale_power"] = 23
+                variants = [("on the device", text_recipe(model, **base))]
+                for stage in (1, 2, 3):
+                    for policy in ("none",) if quick else ("none", "block"):
+                        variants.append((f"stage {stage} {policy}", text_recipe(
+                            model, **base, **OPTIMIZER_ON_HOST, **{
+                                "zero_optimization.stage": stage, "activation_checkpointing.policy": policy,
+                                "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage})))
+                same_bits(f"offload {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
+
+
 def other_models_bit_for_bit():
     """Llama's blocks, with biases or norms of heads: every stage, recomputed or not."""
     for model in ("llama", "qwen2", "qwen3"):
@@ -384,7 +405,9 @@ def param_groups():
     base = {"gradient_accumulation_steps": 1, "optimizer.param_groups": groups}
     for ranks in (2,) if quick else (2, 3):
         same_bits(f"parameter groups ranks={ranks}", ranks,
-                  [(f"stage {s}", text_recipe(**base, **{"zero_optimization.stage": s})) for s in range(4)])
+                  [(f"stage {s}", text_recipe(**base, **{"zero_optimization.stage": s})) for s in range(4)] +
+                  [(f"stage {s} offload", text_recipe(**base, **OPTIMIZER_ON_HOST, **{
+                      "zero_optimization.stage": s})) for s in (1, 2, 3)])
 
     def rates():
         half = Run(2, text_recipe(**{"optimizer.params.lr": 5e-4}))
@@ -692,6 +715,7 @@ if __name__ == "__main__":
     all_masked()
     packed_documents()
     stages_bit_for_bit()
+    offload_bit_for_bit()
     other_models_bit_for_bit()
     across_ranks()
     dropout()

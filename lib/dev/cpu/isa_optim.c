@@ -60,7 +60,8 @@ static void update_chunk(const struct zt_update *a, const struct zt_update_range
     k.m = a->m + at;
     k.v = a->v ? a->v + at : NULL;
     k.n = n;
-    update_fns[a->optimizer](&k, a->sb, r);
+    if (a->sb->apply)
+        update_fns[a->optimizer](&k, a->sb, r);
     if (a->master.ptr)
         narrow(a->param.dtype, k.w, n, a->param.ptr, at);
 }
@@ -72,7 +73,8 @@ int ZT_ISA_FN(update)(const struct zt_update *a, int n_threads, struct zt_err *e
         return zt_err_set(err, ZT_EUNSUPPORTED, "update: %s parameters need an fp32 master",
                           zt_dtype_name(a->param.dtype));
     ZT_ASSERT_CMP(a->v != NULL, ==, zt_optimizer_has_v(a->optimizer));
-    if (!a->sb->apply)
+    ZT_ASSERT(a->master.ptr || !a->fresh);
+    if (!a->sb->apply && !a->fresh)
         return 0;
     for (int i = 0; i < a->n_ranges; i++) {
         const struct zt_update_range *r = &a->ranges[i];

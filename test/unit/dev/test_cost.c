@@ -35,8 +35,8 @@ TEST(dev_cost_of_updates)
 {
     float state[1];
     const struct zt_update_range ranges[] = {{0, 4, 0, 1}, {6, 10, 0, 1}};
-    struct zt_update a = {ZT_ADAMW, ranges, 2,          NULL,       of(ZT_BF16),
-                          state,    state,  of(ZT_F32), of(ZT_BF16)};
+    struct zt_update a = {ZT_ADAMW, ranges, 2,          NULL,        of(ZT_BF16),
+                          state,    state,  of(ZT_F32), of(ZT_BF16), false};
     CHECK_NEAR(zt_cost_update(&a).bytes, 8 * (2 + 8 + 8 + 8 + 2), 0);
     a.grad = a.param = of(ZT_F32);
     a.master.ptr = NULL;

@@ -27,8 +27,9 @@ TEST(dev_decay_b08)
         for (enum zt_optimizer o = ZT_ADAMW; o <= ZT_LION; o++) {
             float *w = SHARED_ARRAY(float, 3), *g = SHARED_ARRAY(float, 3);
             float *m = SHARED_ARRAY(float, 3), *v = SHARED_ARRAY(float, 3);
-            struct zt_update a = {o, ranges,         2,          block(0.1f, 0.5f), {g, ZT_F32}, m,
-                                  v, {NULL, ZT_F32}, {w, ZT_F32}};
+            struct zt_update a = {o,           ranges, 2, block(0.1f, 0.5f),
+                                  {g, ZT_F32}, m,      v, {NULL, ZT_F32},
+                                  {w, ZT_F32}, false};
             w[0] = w[1] = w[2] = 1;
             a.v = zt_optimizer_has_v(o) ? v : NULL;
             RUN(r, update, &a);
@@ -47,8 +48,8 @@ TEST(dev_adam_first_update_p03)
         for (enum zt_optimizer o = ZT_ADAMW; o <= ZT_ADAM; o++) {
             float *w = SHARED(float, 0), *g = SHARED(float, 1);
             float *m = SHARED(float, 0), *v = SHARED(float, 0);
-            struct zt_update a = {o, &range,         1,          block(1, 1), {g, ZT_F32}, m,
-                                  v, {NULL, ZT_F32}, {w, ZT_F32}};
+            struct zt_update a = {o, &range,         1,           block(1, 1), {g, ZT_F32}, m,
+                                  v, {NULL, ZT_F32}, {w, ZT_F32}, false};
             RUN(r, update, &a);
             CHECK_NEAR(*w, -0.99999999, 3e-7);
         }
@@ -64,8 +65,8 @@ TEST(dev_lion_leaves_unused_rows)
         static const float start[] = {1, 2, 3}, slope[] = {0, 1e-30f, -1e-30f};
         float *w = test_share(start, sizeof start), *g = test_share(slope, sizeof slope);
         float *m = SHARED_ARRAY(float, 3);
-        struct zt_update a = {ZT_LION, &range,         1,          block(0.5f, 1), {g, ZT_F32}, m,
-                              NULL,    {NULL, ZT_F32}, {w, ZT_F32}};
+        struct zt_update a = {ZT_LION, &range,         1,           block(0.5f, 1), {g, ZT_F32}, m,
+                              NULL,    {NULL, ZT_F32}, {w, ZT_F32}, false};
         RUN(r, update, &a);
         CHECK(w[0] == 1 && w[1] == 1.5f && w[2] == 3.5f);
         CHECK(m[0] == 0 && m[1] > 0 && m[2] < 0);
@@ -127,7 +128,8 @@ static void run_steps(struct rig *r, enum zt_optimizer o, const struct tensor gr
                               s->m,
                               s->v,
                               {s->master, ZT_F32},
-                              {s->param, param}};
+                              {s->param, param},
+                              false};
         if (!zt_optimizer_has_v(o))
             a.v = NULL;
         if (param == ZT_F32) {
@@ -178,6 +180,39 @@ static void check_ten_steps(enum zt_optimizer o)
         tensor_free(&grads[t]);
     tensor_free(&w0);
     tensor_free(&want);
+}
+
+/* A new parameter buffer gets the master's values, rounded, of steps that are applied and of others. */
+TEST(dev_update_of_a_fresh_parameter)
+{
+    struct tensor g = tensor_random(N, ZT_F32, 7, 1, 0), w = tensor_random(N, ZT_F32, 8, 1, 0);
+    struct state *s = SHARED_ARRAY(struct state, 1);
+    FOR_EACH_RIG(r)
+    {
+        for (int apply = 0; apply < 2; apply++) {
+            memset(s, 0, sizeof *s);
+            memcpy(s->master, w.ref.ptr, sizeof s->master);
+            struct zt_update a = {.optimizer = ZT_ADAMW,
+                                  .ranges = ranges,
+                                  .n_ranges = N_RANGES,
+                                  .sb = block(1e-2f, 0.5f),
+                                  .grad = g.ref,
+                                  .m = s->m,
+                                  .v = s->v,
+                                  .master = {s->master, ZT_F32},
+                                  .param = {s->param, ZT_BF16},
+                                  .fresh = true};
+            ((struct zt_step_block *)a.sb)->apply = apply;
+            RUN(r, update, &a);
+            CHECK((memcmp(s->master, w.ref.ptr, sizeof s->master) != 0) == apply);
+            CHECK((s->m[5] != 0) == apply);
+            for (int i = 0; i < 2990; i++)
+                CHECK_INT(s->param[i], zt_f32_to_bf16(s->master[i]));
+            CHECK_INT(s->param[2990], 0); /* no range has it */
+        }
+    }
+    tensor_free(&g);
+    tensor_free(&w);
 }
 
 TEST(dev_adamw_ten_steps)

@@ -277,8 +277,8 @@ TEST(recipe_all_errors_at_once)
               "r.yaml:4:26: optimizer.params.lr: -1 is out of range; it must be at least 0\n"
               "r.yaml:4:37: optimizer.params.betas: must be two numbers from 0 to below 1, such as "
               "[0.9, 0.999], not \"3\"\n"
-              "r.yaml:5:49: zero_optimization.offload_optimizer.device: cpu is understood, but not "
-              "carried out yet; use none");
+              "r.yaml:5:49: zero_optimization.offload_optimizer: needs stage 1, 2 or 3: at stage 0 "
+              "every rank would update all parameters on its host");
 }
 
 TEST(recipe_errors_beyond_the_limit_are_counted)

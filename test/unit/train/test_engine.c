@@ -437,6 +437,30 @@ TEST(engine_release_with_steps_under_way)
     run_job(&j, ranks);
 }
 
+/*
+ * The states on the host, updated there: the bits of the device, with frozen tensors, which no UPDATE
+ * writes, and one op at a time too.
+ */
+TEST(engine_offload_optimizer_same_bits)
+{
+    static const struct zt_group groups[] = {{"h.1.*", 0, 1, true}, {"*.c_attn.*", 0, 1, true}};
+    for (int i = 0; i < 12; i++) {
+        struct bits a, b;
+        struct job j = job(i < 6 ? 2 : 1, i % 3 + 1, i & 1 ? ZT_BF16 : ZT_F32);
+        j.groups = groups;
+        j.n_groups = i / 3 & 1 ? 2 : 0;
+        j.cfg.accum = 1 + (i & 1);
+        j.cfg.n_threads = 1 + (i & 1);
+        collect(&j, &a);
+        RETURN_IF_FAILED();
+        j.cfg.offload_optimizer = ZT_OFFLOAD_CPU;
+        j.serial = i % 4 == 3;
+        collect(&j, &b);
+        RETURN_IF_FAILED();
+        CHECK(memcmp(&a, &b, sizeof a) == 0);
+    }
+}
+
 TEST(engine_recompute_same_bits)
 {
     struct bits a, b;
@@ -474,9 +498,11 @@ TEST(engine_overlap_is_real)
 /* The plan's bytes are the bytes touched: never more (they are all there is), and nearly all of them. */
 TEST(engine_memory_is_as_planned)
 {
-    for (int stage = 0; stage < 4; stage++) {
+    for (int i = 0; i < 7; i++) {
         struct rank ranks[MAX_RANKS];
+        const int stage = i < 4 ? i : i - 3;
         struct job j = job(3, stage, stage & 1 ? ZT_F16 : ZT_BF16);
+        j.cfg.offload_optimizer = i < 4 ? ZT_OFFLOAD_NONE : ZT_OFFLOAD_CPU;
         run_job(&j, ranks);
         RETURN_IF_FAILED();
         for (int r = 0; r < j.n_ranks; r++)
