@@ -70,14 +70,28 @@ int zt_read_file(const char *path, size_t max_bytes, struct zt_str *out, struct 
     return rc;
 }
 
+static int write_into(const char *path, const void *bytes, size_t n, struct zt_err *err)
+{
+    int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    if (fd < 0)
+        return zt_err_errno(err, ZT_EIO, "%s", path);
+    int rc = zt_write_full(fd, bytes, n, path, err);
+    if (close(fd) && !rc)
+        rc = zt_err_errno(err, ZT_EIO, "%s: close", path);
+    return rc;
+}
+
 int zt_write_file_atomic(const char *path, const void *bytes, size_t n, struct zt_err *err)
 {
     struct zt_str tmp = {0};
+    struct stat st;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return write_into(path, bytes, n, err);
     zt_str_printf(&tmp, "%s.tmp.%ld", path, (long)getpid());
     int fd = open(tmp.buf, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     int rc;
     if (fd < 0) {
-        rc = zt_err_errno(err, ZT_EIO, "%s", tmp.buf);
+        rc = zt_err_errno(err, ZT_EIO, "%s", path);
         goto out;
     }
     rc = zt_write_full(fd, bytes, n, path, err);

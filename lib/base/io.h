@@ -21,7 +21,10 @@ void zt_unmap_file(struct zt_mapped *m); /* accepts a zeroed one */
 int zt_read_file(const char *path, size_t max_bytes, struct zt_str *out,
                  struct zt_err *err) ZT_MUST_CHECK;
 
-/* Write a file that is either the old one or complete: temporary name, fsync, rename. */
+/*
+ * Write a file that is either the old one or complete: temporary name, fsync, rename. What is there
+ * and no regular file (a device, a pipe, a link) stays what it is: the bytes are written into it.
+ */
 int zt_write_file_atomic(const char *path, const void *bytes, size_t n,
                          struct zt_err *err) ZT_MUST_CHECK;
 

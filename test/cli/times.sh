@@ -8,7 +8,7 @@ try train tiny.yaml --log_dir=a --set wall_clock_breakdown=true --set flops_prof
     sed -n '/^step/,/^memory/p' | grep -v '^step' | numbers
 try train tiny.yaml --log_dir=b --set flops_profiler.enabled=true --set flops_profiler.profile_step=9 | steps
 try train tiny.yaml --log_dir=c --set flops_profiler.enabled=true --set flops_profiler.output_file=no/such/file |
-    grep '^zerotrain' | sed 's/tmp\.[0-9]*/tmp.PID/'
+    grep '^zerotrain'
 try train tiny.yaml --log_dir=d --set flops_profiler.enabled=true --set flops_profiler.output_file=p.txt \
     --set flops_profiler.detailed=false | grep '^profile'
 head -n 3 p.txt
