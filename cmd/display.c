@@ -11,8 +11,8 @@
 #include "base/io.h"
 #include "cmd.h"
 
-/* ON_GPU: outside our arena there; 0: nothing computes on one. */
-enum { PREDICTED, TOUCHED, OUTSIDE, RSS_PEAK, PSS, ON_GPU, N_MEASURES };
+/* ON_DEVICE: of the touched. ON_GPU: outside our arena there; 0: nothing computes on one. */
+enum { PREDICTED, TOUCHED, OUTSIDE, RSS_PEAK, PSS, ON_DEVICE, ON_GPU, N_MEASURES };
 
 /* What a rank reports at its end. */
 struct rank_memory {
@@ -280,9 +280,15 @@ static void on_sample(struct display *d, const json_t *o)
     }
 }
 
+/* What other ranks read, "shared", is memory of the device too. */
+static int64_t sum_device(const json_t *o)
+{
+    return integer(o, "device") + integer(o, "shared");
+}
+
 static int64_t sum_arenas(const json_t *o)
 {
-    return integer(o, "device") + integer(o, "shared") + integer(o, "host");
+    return sum_device(o) + integer(o, "host");
 }
 
 static void on_memory(struct display *d, int rank, const json_t *o)
@@ -298,6 +304,7 @@ static void on_memory(struct display *d, int rank, const json_t *o)
                   [OUTSIDE] = integer(o, "outside_bytes"),
                   [RSS_PEAK] = integer(o, "rss_peak_bytes"),
                   [PSS] = integer(o, "pss_bytes"),
+                  [ON_DEVICE] = sum_device(json_object_get(o, "touched")),
                   [ON_GPU] = integer(o, "device_outside_bytes")},
         .digest = digest ? strtoull(digest, NULL, 16) : 0,
     };
@@ -467,9 +474,9 @@ static json_t *real_or_null(bool there, double x)
 /* One object for every rank that came to its end; *digest is of them all. */
 static json_t *memory_json(const struct display *d, uint64_t *digest)
 {
-    static const char *const keys[N_MEASURES] = {"predicted_bytes", "touched_bytes",
-                                                 "outside_bytes",   "rss_peak_bytes",
-                                                 "pss_bytes",       "device_outside_bytes"};
+    static const char *const keys[N_MEASURES] = {
+        "predicted_bytes", "touched_bytes",        "outside_bytes",       "rss_peak_bytes",
+        "pss_bytes",       "device_touched_bytes", "device_outside_bytes"};
     json_t *ranks = json_array();
     *digest = 0;
     for (int r = 0; r < d->world; r++) {
