@@ -9,6 +9,7 @@
 static const struct cmd commands[] = {
     {"train", cmd_train, "train a model as a recipe says (the default)"},
     {"plan", cmd_plan, "show what every worker will hold, send and do; starts nothing"},
+    {"report", cmd_report, "compare runs: memory, step time, loss; as a table and a chart"},
     {"launch", cmd_launch, "run any program once per rank, as the trainer's workers are run"},
     {"agent", cmd_agent, NULL},
     {"worker", cmd_worker, NULL},
