@@ -185,6 +185,7 @@ install: all
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 recipes/*.yaml $(DESTDIR)$(PREFIX)/share/zerotrain/recipes/
+	install -m 755 scripts/sweep-stages.sh $(DESTDIR)$(PREFIX)/share/zerotrain/
 	install -m 644 scripts/completion.bash \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/zerotrain
 

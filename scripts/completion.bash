@@ -22,17 +22,18 @@ _zerotrain() {
     --device) words="cpu cuda auto" ;;
     --collectives) words="nccl staged auto" ;;
     --profile) words="fast slow cpu" ;;
+    --format) words="text markdown csv" ;;
     --log_dir | --enable_each_rank_log)
         mapfile -t COMPREPLY < <(compgen -d -- "$cur")
         compopt -o filenames
         return
         ;;
-    --deepspeed_config | --env_file)
+    --deepspeed_config | --env_file | --output | --svg)
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         compopt -o filenames
         return
         ;;
-    --num_gpus | --devices_per_gpu | --set | --seed | --rank) return ;;
+    --num_gpus | --devices_per_gpu | --set | --seed | --rank | --warmup) return ;;
     *)
         if [[ $cur == -* ]]; then
             words=$("$program" "$command" --help 2>/dev/null | grep -oE '^  --[a-z_]+=?')
