@@ -90,7 +90,7 @@ suite_cli() { build all && run cli test/cli/run.sh build/zerotrain; }
 suite_fault() {
     local t
     build all tests || return
-    for t in test/fault/*.sh; do run "$t" "$t" build/zerotrain; done
+    for t in test/fault/{launch,train}.sh; do run "$t" "$t" build/zerotrain; done
 }
 suite_parity() { build all && run parity test/parity/run.py build/zerotrain; }
 suite_asan() {
@@ -163,6 +163,7 @@ suite_cuda() {
         CUSIM_LEAKS=1 cuda_tests build/cusim
         CUSIM_LEAKS=1 kernel_tests build
         run "cusim parity" test/parity/cuda.py build/zerotrain build/cusim/libzerotrain_cuda.so
+        run test/fault/cuda.sh test/fault/cuda.sh build/zerotrain build/cusim/libzerotrain_cuda.so
         nvcc_tests
     }
     build_cuda build/address SAN=address && {

@@ -78,7 +78,8 @@ struct zt_coll_ops {
 
     /*
      * send_counts/recv_counts: (group size) int64 in device memory, elements; data to member j lies
-     * at send + j * stride elements, from member j at recv + j * stride.
+     * at send + j * stride elements, from member j at recv + j * stride. What lies behind the counts
+     * there may be overwritten.
      */
     void (*all_to_all)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
                        const int64_t *send_counts, void *recv, const int64_t *recv_counts,

@@ -89,13 +89,14 @@ static void check_total(const struct staged_call *a)
 /* The lane of a stream; on its first call a free one. */
 static struct staged_lane *lane_of(struct staged_coll *c, struct zt_stream *s)
 {
-    for (int i = 0; i < c->n_lanes; i++) {
+    int i;
+    for (i = 0; i < c->n_lanes; i++) {
         struct zt_stream *owner = NULL;
         if (atomic_compare_exchange_strong(&c->lanes[i].owner, &owner, s) || owner == s)
-            return &c->lanes[i];
+            break;
     }
-    ZT_ASSERT(!"collectives on more streams than zt_staged_coll_create() was told");
-    return NULL;
+    ZT_ASSERT_CMP(i, <, c->n_lanes); /* no more streams than zt_staged_coll_create() was told of */
+    return &c->lanes[i];
 }
 
 /* Elements of each piece that fit a slot. */
