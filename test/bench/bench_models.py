@@ -322,4 +322,5 @@ def main():
                         say(f"({letter}) {precision}, {workers} workers: no time left")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """GPT-2 and Llama in PyTorch, as zerotrain trains them: what bench_models.py measures zerotrain against.
 
-    torch_models.py KIND CONFIG BATCH SEQ fp32|bf16 THREADS
+    torch_models.py KIND CONFIG BATCH SEQ fp32|bf16 THREADS|cuda
 
 KIND: eager, compile (one process); ddp, zero (ZeroRedundancyOptimizer), fsdp, ds0 to ds3 (DeepSpeed's
 stages): two processes of this program over gloo, BATCH each. CONFIG: JSON in the vocabulary of
 config.json. Fused causal attention, tied head, mean cross-entropy, clipping to 1, AdamW: one step does
 what one of ours does. GPT-2: learned positions, pre-norm, GELU (tanh), biases. Llama: RMSNorm, rotary
 positions, SwiGLU, grouped heads. bf16: autocast over fp32 parameters, as PyTorch has it; FSDP's mixed
-precision; DeepSpeed's bf16 parameters with fp32 masters.
+precision; DeepSpeed's bf16 parameters with fp32 masters. cuda instead of a number of threads: eager and
+compile on the GPU.
 
 Each line of input is a number of steps to take; the answer is a line of JSON: seconds of each of them,
-the last loss, and the most memory of a process. Ends with its input.
+the last loss, and the most memory of a process and on the GPU. Ends with its input.
 """
 import json
 import os
@@ -117,7 +118,7 @@ def build(c, seq):
         def forward(self, tokens, targets):
             x = self.embed(tokens)
             if self.positions is not None:
-                x = x + self.positions(torch.arange(tokens.shape[1]))
+                x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
             for h in self.h:
                 x = h(x, self.cos_sin)
             logits = F.linear(self.last_norm(x), self.embed.weight)
@@ -167,7 +168,7 @@ def make_step(kind, model, block, bf16, batch):
         opt = adamw(model)
 
     def step(tokens, targets):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=autocast):
             loss = net(tokens, targets)
         loss.backward()
         clip(model.parameters(), CLIP)
@@ -214,7 +215,8 @@ def take_steps(rank, step, batch):
             return
         if rank == 0:
             used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            print(json.dumps({"step_s": times, "loss": loss, "rss": used}), flush=True)
+            gpu = torch.cuda.max_memory_allocated() if tokens.is_cuda else 0
+            print(json.dumps({"step_s": times, "loss": loss, "rss": used, "gpu": gpu}), flush=True)
 
 
 def train(kind, config, batch, seq, precision, threads):
@@ -223,7 +225,8 @@ def train(kind, config, batch, seq, precision, threads):
         os.environ["DS_ACCELERATOR"] = "cpu"
         logging.disable(logging.INFO)
     import torch
-    torch.set_num_threads(threads)
+    if threads != "cuda":
+        torch.set_num_threads(int(threads))
     torch.manual_seed(1)
     rank = int(os.environ.get("RANK", "0"))
     if kind.startswith("ds"):
@@ -232,9 +235,13 @@ def train(kind, config, batch, seq, precision, threads):
     elif kind in DISTRIBUTED:
         torch.distributed.init_process_group("gloo")
     model, block = build(config, seq)
+    if threads == "cuda":
+        model.to("cuda")
     step = make_step(kind, model, block, precision == "bf16", batch)
     torch.manual_seed(2 + rank)
     data = torch.randint(0, config["vocab_size"], (batch, seq + 1))
+    if threads == "cuda":
+        data = data.to("cuda")
     take_steps(rank, step, (data[:, :-1].contiguous(), data[:, 1:].contiguous()))
     sys.stdout.flush()
     os._exit(0)  # gloo's threads may outlive the peers they talk to
@@ -258,7 +265,7 @@ def main():
     kind, config, batch, seq, precision, threads = sys.argv[1:]
     if kind in DISTRIBUTED and "RANK" not in os.environ:
         start_ranks()
-    train(kind, json.loads(config), int(batch), int(seq), precision, int(threads))
+    train(kind, json.loads(config), int(batch), int(seq), precision, threads)
 
 
 main()

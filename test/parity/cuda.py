@@ -72,7 +72,8 @@ def stages():
         for s in range(1, 4):
             assert runs[s].bits() == runs[0].bits(), f"stage {s}: {runs[s].bits()}; stage 0: {runs[0].bits()}"
         near(runs[0], run.Run(ranks, text_recipe(**typed, **{"gradient_accumulation_steps": 1})), precision)
-    for ranks, precision in ((2, "bf16"),) if quick else ((2, "fp32"), (2, "bf16"), (3, "fp32"), (3, "fp16")):
+    cases = ((2, "bf16"),) if quick else ((2, "fp32"), (2, "bf16"), (3, "fp32"), (3, "fp16"))
+    for ranks, precision in cases if quick or SIMULATED else (*cases, (4, "bf16")):
         typed = {**TYPES[precision], "train.steps": 4}
         test(f"cuda stages {precision} ranks={ranks}", lambda a=(ranks, typed, precision): check(*a))
 

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""GPT-2 in bf16 on one GPU, trained by zerotrain and, where there is one, by PyTorch in the same run.
+
+    bench_gpu.py [--models 124m,1.5b] [--steps N] [--peak TFLOPS] [--record FILE] ZEROTRAIN
+
+PyTorch trains the same model at the same batch, eager and compiled (torch_models.py: autocast over fp32
+parameters, fused AdamW, flash attention). Ratios are zerotrain's median tokens/s over the other's.
+MFU = tokens/s * (6 N + 12 L d T) / peak, for N parameters, L layers of width d, sequences of T tokens
+(Chowdhery et al., PaLM, 2022, appendix B); the peak is the dense 16-bit rate of the GPU's data sheet.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import bench_models
+
+WARM_UP = 5
+PEAKS = {"A100": 312, "H100 PCIe": 756, "H100": 989, "H200": 989, "B200": 2250}  # TFLOP/s
+MODELS = {  # layers, width, heads, batch, sequence
+    "124m": (12, 768, 12, 32, 1024),
+    "1.5b": (48, 1600, 25, 8, 1024),
+}
+VOCAB = 50257
+
+
+def peak_tflops():
+    p = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True,
+                       text=True)
+    name = p.stdout.strip().splitlines()[0] if p.returncode == 0 and p.stdout.strip() else ""
+    return name, next((peak for key, peak in PEAKS.items() if key in name), None)
+
+
+def n_params(layers, width, seq):
+    return VOCAB * width + seq * width + layers * (12 * width * width + 13 * width) + 2 * width
+
+
+def ours(zerotrain, model, steps, folder):
+    layers, width, heads, batch, seq = model
+    data = folder / "tokens.bin"
+    if not data.exists():
+        bench_models.write_tokens(data, VOCAB, 400_000)
+    recipe = {"model": {**bench_models.gpt2(layers, width, heads, VOCAB), "n_positions": seq},
+              "data": {"train": str(data), "seq_len": seq}, "bf16": {"enabled": True},
+              "train_micro_batch_size_per_gpu": batch, "gradient_accumulation_steps": 1,
+              "gradient_clipping": 1.0, "zero_optimization": {"stage": 0},
+              "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8,
+                                                        "weight_decay": 0.1}},
+              "train": {"steps": WARM_UP + steps, "seed": 1}, "steps_per_print": 1000}
+    path = folder / "r.yaml"
+    path.write_text(json.dumps(recipe))
+    with tempfile.TemporaryDirectory(dir=folder) as log:
+        bench_models.run([zerotrain, "--device=cuda", "--num_gpus=1", f"--log_dir={log}/run", path], folder)
+        records = (pathlib.Path(log) / "run/metrics.jsonl").read_text().splitlines()
+        summary = json.loads((pathlib.Path(log) / "run/summary.json").read_text())
+    times = [json.loads(x)["step_ms"] / 1e3 for x in records if '"step_ms"' in x and '"step_ms": null' not in x]
+    memory = summary["memory"][0]
+    return times[-steps:], (f"{memory['predicted_bytes'] / 1e9:.2f} GB predicted, {memory['touched_bytes'] / 1e9:.2f} "
+                            f"touched, {memory['outside_bytes'] / 1e9:.2f} outside the arenas")
+
+
+def theirs(kind, model, steps, folder):
+    layers, width, heads, batch, seq = model
+    config = {**bench_models.gpt2(layers, width, heads, VOCAB), "n_positions": seq}
+    p = subprocess.run([sys.executable, bench_models.REPO / "test/bench/torch_models.py", kind,
+                        json.dumps(config), str(batch), str(seq), "bf16", "cuda"], cwd=folder,
+                       input=f"{WARM_UP}\n{steps}\n", capture_output=True, text=True)
+    lines = [x for x in p.stdout.splitlines() if x.startswith('{"step_s"')]
+    if p.returncode or len(lines) < 2:
+        raise bench_models.Failed((p.stderr.strip().splitlines() or ["no output"])[-1][:150])
+    result = json.loads(lines[-1])
+    return result["step_s"], f"{result['gpu'] / 1e9:.2f} GB at most"
+
+
+def table(args, name, peak, folder):
+    model = MODELS[name]
+    layers, width, _, batch, seq = model
+    params = n_params(layers, width, seq)
+    flops = 6 * params + 12 * layers * width * seq
+    yield (f"**{name}** {layers} layers x {width}, {params / 1e6:.1f}M parameters, B{batch} T{seq}, bf16; "
+           f"{flops / 1e9:.3f} GFLOP a token\n\n"
+           "| | best tok/s | median tok/s | MFU | zerotrain/it | memory |\n|---|---|---|---|---|---|")
+    rows = [("zerotrain", lambda: ours(args.zerotrain, model, args.steps, folder))]
+    if args.torch:
+        rows += [(k, lambda k=k: theirs(k, model, args.steps, folder)) for k in ("compile", "eager")]
+    first = None
+    for row, measure in rows:
+        try:
+            times, memory = measure()
+        except (bench_models.Failed, OSError) as e:
+            yield f"| {row} | {e} | | | | |"
+            continue
+        best, median = (batch * seq / f(times) for f in (min, statistics.median))
+        first = first or median
+        mfu = f"{median * flops / peak / 1e10:.1f} %" if peak else "?"
+        yield f"| {row} | {best:.0f} | {median:.0f} | {mfu} | {first / median:.2f} | {memory} |"
+    yield ""
+
+
+def has_torch():
+    code = "import torch, sys; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--models", type=lambda s: s.split(","), default=list(MODELS))
+    p.add_argument("--steps", type=int, default=15)
+    p.add_argument("--peak", type=float, default=None)
+    p.add_argument("--record", type=pathlib.Path, default=None)
+    p.add_argument("zerotrain", type=lambda s: str(pathlib.Path(s).resolve()))
+    args = p.parse_args()
+    gpu, peak = peak_tflops()
+    peak = args.peak or peak
+    args.torch = has_torch()
+    lines = [f"{gpu or 'GPU not known'}; peak {peak or '?'} TFLOP/s; {'' if args.torch else 'no '}PyTorch\n"]
+    bench_models.say(lines[0])
+    with tempfile.TemporaryDirectory(prefix="zt-bench-") as folder:
+        for name in args.models:
+            for line in table(args, name, peak, pathlib.Path(folder)):
+                bench_models.say(line)
+                lines.append(line)
+                if args.record:
+                    args.record.write_text("\n".join(lines) + "\n")
+
+
+main()
