@@ -67,10 +67,7 @@ $B/libzerotrain_cuda.so: $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/p
 	$(CXX) -shared -o $@ $(filter %.o %.a,$^) $(CUDA_LINK) -Wl,--as-needed,--version-script=cuda/exports.map \
 	    -lcudart -lcublasLt -l:libnccl.so.2 -lm -pthread
 
-# While the folder grows, minutes of nvcc are only for who gives CUDA=1.
-ifneq ($(and $(HAVE_CUDA),$(filter-out file,$(origin CUDA))),)
-all: $B/libzerotrain_cuda.so
-endif
+all: $(if $(HAVE_CUDA),$B/libzerotrain_cuda.so)
 cuda: $(if $(HAVE_CUDA),$B/libzerotrain_cuda.so)
 
 $B/cuda/test/%: $B/nv/test/cuda/%.o $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/libzerotrain.a

@@ -14,6 +14,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
+export CUDA_ARCHS=${CUDA_ARCHS:-90} # one: no machine code of a GPU runs
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] && [ "${suites[0]}" != all ] ||
     suites=(check unit fuzz cli fault parity asan tsan cuda)
@@ -137,11 +138,10 @@ build_cuda() { # FOLDER [VAR=VALUE]
     tests=("${tests[@]%.c}")
     build all cusim "${tests[@]/#/$folder/test/}" "$@"
 }
-# The library that nvcc compiled, host code and all, on the simulator's libraries. One architecture: no
-# machine code of a GPU runs.
+# The library that nvcc compiled, host code and all, on the simulator's libraries.
 nvcc_tests() {
     local why
-    local -x CUDA_ARCHS=${CUDA_ARCHS:-90} CUSIM_DEVICES=1 LD_LIBRARY_PATH=$PWD/build/cusim/fake
+    local -x CUSIM_DEVICES=1 LD_LIBRARY_PATH=$PWD/build/cusim/fake
     why=$(make -s no-cuda)
     [ -z "$why" ] || {
         echo "skip nvcc: $why" | tee -a "$log"
