@@ -230,12 +230,21 @@ struct zt_sim_copies {
     zt_sim_copy copy[MAX];
 };
 
+/* Of the threads of a block; as long as the simulator's thread. */
+struct zt_sim_copies_table {
+    zt_sim_copies *of;
+    ~zt_sim_copies_table()
+    {
+        free(of);
+    }
+};
+
 static CUSIM_QUIET zt_sim_copies *zt_sim_copies_of_thread()
 {
-    static thread_local zt_sim_copies *all; /* of the threads of a block */
-    if (!all)
-        all = (zt_sim_copies *)calloc(1024, sizeof *all);
-    return &all[threadIdx.x];
+    static thread_local zt_sim_copies_table all = {nullptr};
+    if (!all.of)
+        all.of = (zt_sim_copies *)calloc(1024, sizeof *all.of);
+    return &all.of[threadIdx.x];
 }
 
 static CUSIM_QUIET void zt_sim_cp_async(void *dst, const void *src, unsigned bytes, bool valid)
