@@ -21,7 +21,7 @@ exec "$ZT" "$@"
 END
 chmod +x zt
 export ZEROTRAIN=$PWD/zt
-sweep() { "$REPO/scripts/sweep-stages.sh" "$@" 2>&1 >table | sed -E 's/(out of memory:).*/\1 .../'; return "${PIPESTATUS[0]}"; }
+sweep() { "$REPO/scripts/sweep-stages.sh" "$@" 2>&1 >table | sed -E 's/(out of memory:|carried out yet).*/\1 .../'; return "${PIPESTATUS[0]}"; }
 trained() {
     cat trained 2>/dev/null
     rm -f trained
@@ -70,7 +70,7 @@ for stage, peak in enumerate(peaks):
     line = next(line for line in lines if line.startswith("| stage%d |" % stage))
     assert " %.2f |" % (peak / 1e6) in line, line
 END
-cut -d, -f1,5,6,26- out/table.csv
+cut -d, -f1,5,6,26- out/table.csv | sed 's/carried out yet.*/carried out yet .../'
 
 echo "# out of memory, in every combination; that is their result, too"
 cat >big.yaml <<END
