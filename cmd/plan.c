@@ -28,6 +28,8 @@ static int build(struct planning *pl, const struct cmd_options *o, int n_ranks, 
             break;
         if (s == 0) /* there is nothing to offload from a rank's own full state at stage 0 */
             cfg.offload_optimizer = ZT_OFFLOAD_NONE;
+        if (s < 3)
+            cfg.offload_param = ZT_OFFLOAD_NONE;
         if (o->profile)
             cfg.profile = zt_profile_find(o->profile);
         rc = zt_plan_build(pl->model, &cfg, o->rank, &pl->stages[s], err);

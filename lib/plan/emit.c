@@ -196,6 +196,9 @@ static void emit_start(struct zt_emit *e, struct zt_plan *p)
     const struct zt_plan_config *cfg = &p->cfg;
     *e = (struct zt_emit){.p = p};
     e->rows = p->n_shards == 1 ? alone : stage_table[cfg->stage];
+    e->params_on_host = cfg->offload_param == ZT_OFFLOAD_CPU;
+    if (e->params_on_host) /* also where one rank's slice is the whole unit */
+        e->rows.params_full = false;
     if (cfg->reduce_every_micro_batch && cfg->accum > 1 && p->n_shards > 1)
         e->rows.grads_full = false;
     e->peer_arena = cfg->shared_arena && p->world > 1 ? ZT_AR_SHARED : ZT_AR_DEVICE;

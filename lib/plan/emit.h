@@ -30,12 +30,13 @@ struct zt_unit_state {
     struct zt_grad_types types;
     int64_t slice_real; /* elements of this rank's slice that are no padding */
     int param;          /* persistent: full, or this rank's slice at stage 3 */
-    int master, m, v;   /* persistent; -1: fp32 parameters are their own master; no v; frozen */
-    int grad;           /* full gradient being built; -1: none yet */
-    int cast;           /* CAST's copy of it */
-    int reduced;        /* buffer that holds the reduced slice; may be grad */
-    int final;          /* what UPDATE reads: reduced, or the all-gathered gradient */
-    int hgrad;          /* host copy of the reduced slice, with offload */
+    int master, m,
+        v;       /* persistent; -1: fp32 parameters beside m are their own master; no v; frozen */
+    int grad;    /* full gradient being built; -1: none yet */
+    int cast;    /* CAST's copy of it */
+    int reduced; /* buffer that holds the reduced slice; may be grad */
+    int final;   /* what UPDATE reads: reduced, or the all-gathered gradient */
+    int hgrad;   /* host copy of the reduced slice, with offload */
 };
 
 /* Units that a segment uses, in the order of its parameters. */
@@ -77,6 +78,7 @@ struct zt_emit {
     struct zt_stage_rows rows;
     enum zt_arena_id peer_arena;   /* where buffers that peers read lie */
     enum zt_arena_id state_arena;  /* of master, m, v */
+    bool params_on_host;           /* every gathered copy begins with a FETCH */
     struct zt_segment_size *sizes; /* (n_segments) at this program's shape */
     struct zt_seg_units *seg;      /* (n_segments) */
     struct zt_unit_state *units;   /* (n_units) */

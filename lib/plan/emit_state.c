@@ -19,14 +19,16 @@ static void unit_state(struct zt_emit *e, int u)
     s->param = zt_emit_unit_buf(e, u, e->rows.params_full,
                                 (struct zt_buf){.name = unit_name(e, "param", u),
                                                 .cat = ZT_CAT_PARAM,
-                                                .arena = peers_read ? e->peer_arena : ZT_AR_DEVICE,
+                                                .arena = e->params_on_host ? ZT_AR_HOST
+                                                         : peers_read      ? e->peer_arena
+                                                                           : ZT_AR_DEVICE,
                                                 .dtype = dtype,
                                                 .mb = -1});
-    /* fp32 parameters are their own master, unless the master moved to the host. */
+    /* fp32 parameters are their own master, unless one of the two moved to the host. */
     s->master = s->m = s->v = -1;
     if (e->p->units[u].frozen)
         return;
-    if (dtype != ZT_F32 || e->state_arena == ZT_AR_HOST)
+    if (dtype != ZT_F32 || (e->state_arena == ZT_AR_HOST) != e->params_on_host)
         s->master = zt_emit_unit_buf(e, u, full,
                                      (struct zt_buf){.name = unit_name(e, "master", u),
                                                      .cat = ZT_CAT_MASTER,
@@ -155,7 +157,7 @@ static void init_unit(struct zt_emit *e, int u, int staging)
 {
     const struct zt_unit *unit = &e->p->units[u];
     const struct zt_unit_state *s = &e->units[u];
-    const bool full = e->rows.params_full;
+    const bool full = e->rows.params_full, state_on_host = e->state_arena == ZT_AR_HOST;
     const size_t bytes =
         (size_t)(full ? unit->padded_elems : unit->slice_elems) * zt_dtype_bytes(ZT_F32);
     struct zt_op *op = zt_emit_op(e, ZT_OP_LOAD_UNIT, ZT_ST_HOST, u, -1, -1);
@@ -163,16 +165,21 @@ static void init_unit(struct zt_emit *e, int u, int staging)
     op->cost_kind = ZT_COST_HOST;
     op->cost = (double)bytes;
     zt_emit_access(e, ZT_R_HPARAM, ZT_WRITE, staging, 0, bytes);
-    if (e->state_arena == ZT_AR_HOST)
+    if (e->params_on_host)
+        zt_emit_whole(e, ZT_R_SHARD, ZT_WRITE, s->param);
+    if (state_on_host)
         write_state(e, s);
+    if (e->params_on_host && (state_on_host || unit->frozen))
+        return;
 
     op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, -1);
     op->dtype = ZT_F32;
     op->cost_kind = ZT_COST_PCIE;
     op->cost = (double)bytes;
     zt_emit_access(e, ZT_R_HPARAM, ZT_READ, staging, 0, bytes);
-    zt_emit_whole(e, full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
-    if (e->state_arena != ZT_AR_HOST)
+    if (!e->params_on_host)
+        zt_emit_whole(e, full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
+    if (!state_on_host)
         write_state(e, s);
 }
 

@@ -257,26 +257,53 @@ static double update_bytes(const struct zt_emit *e, int u)
     return n * ((states + 1) * 2 * sizeof(float) + grad + param);
 }
 
+/* Parameters on the host, their state on the device: the new slice, and its way back. */
+static void evict_param(struct zt_emit *e, int u, int shard)
+{
+    struct zt_op *op = zt_emit_op(e, ZT_OP_EVICT, ZT_ST_COPY_OUT, u, -1, -1);
+    op->predicate = ZT_IF_APPLY;
+    op->cost_kind = ZT_COST_PCIE;
+    op->cost = (double)e->p->bufs[shard].used;
+    zt_emit_whole(e, ZT_R_SHARD, ZT_READ, shard);
+    zt_emit_whole(e, ZT_R_HPARAM, ZT_WRITE, e->units[u].param);
+}
+
 static void emit_update_device(struct zt_emit *e, int u)
 {
+    int param = e->units[u].param;
+    if (e->params_on_host) {
+        const char *name = zt_arena_printf(&e->p->arena, "new param %s", e->p->units[u].name);
+        param = zt_emit_unit_buf(e, u, false,
+                                 (struct zt_buf){.name = name,
+                                                 .cat = ZT_CAT_STAGING,
+                                                 .arena = ZT_AR_DEVICE,
+                                                 .dtype = e->p->cfg.dtype,
+                                                 .mb = -1});
+    }
     struct zt_op *op = zt_emit_op(e, ZT_OP_UPDATE, ZT_ST_COMPUTE, u, -1, -1);
     op->predicate = ZT_IF_APPLY;
     op->cost_kind = ZT_COST_HBM;
     op->cost = update_bytes(e, u);
     zt_emit_whole(e, ZT_R_STEP, ZT_READ, e->step);
     read_reduced(e, u);
-    update_operands(e, u, e->units[u].param, e->rows.params_full ? ZT_R_PARAM : ZT_R_SHARD);
+    update_operands(e, u, param, e->rows.params_full ? ZT_R_PARAM : ZT_R_SHARD);
+    if (e->params_on_host)
+        evict_param(e, u, param);
 }
 
 static void emit_update_host(struct zt_emit *e, int u)
 {
     struct zt_unit_state *s = &e->units[u];
-    const enum zt_dtype dtype = e->p->cfg.dtype;
-    const char *name = zt_arena_printf(&e->p->arena, "host param %s", e->p->units[u].name);
-    const int hparam = zt_emit_unit_buf(
-        e, u, e->rows.state_full,
-        (struct zt_buf){
-            .name = name, .cat = ZT_CAT_STAGING, .arena = ZT_AR_HOST, .dtype = dtype, .mb = -1});
+    int hparam = s->param;
+    if (!e->params_on_host) {
+        const char *name = zt_arena_printf(&e->p->arena, "host param %s", e->p->units[u].name);
+        hparam = zt_emit_unit_buf(e, u, e->rows.state_full,
+                                  (struct zt_buf){.name = name,
+                                                  .cat = ZT_CAT_STAGING,
+                                                  .arena = ZT_AR_HOST,
+                                                  .dtype = e->p->cfg.dtype,
+                                                  .mb = -1});
+    }
     struct zt_op *op = zt_emit_op(e, ZT_OP_UPDATE, ZT_ST_HOST, u, -1, -1);
     op->predicate = ZT_IF_APPLY;
     op->cost_kind = ZT_COST_HOST;
@@ -284,6 +311,8 @@ static void emit_update_host(struct zt_emit *e, int u)
     zt_emit_access(e, ZT_R_STEP, ZT_READ, e->result, 0, sizeof(struct zt_step_block));
     zt_emit_whole(e, ZT_R_HGRAD, ZT_READ, s->hgrad);
     update_operands(e, u, hparam, ZT_R_HPARAM);
+    if (e->params_on_host)
+        return;
 
     op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, -1);
     op->predicate = ZT_IF_APPLY;

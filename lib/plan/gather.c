@@ -120,6 +120,30 @@ void zt_gathers_release(struct zt_gathers *g)
     *g = (struct zt_gathers){0};
 }
 
+/* Bytes of this rank's slice from the host to `to`. */
+static void emit_fetch(struct zt_emit *e, int u, int mb, enum zt_role role, int to)
+{
+    struct zt_op *op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, mb);
+    op->cost_kind = ZT_COST_PCIE;
+    op->cost = (double)e->p->bufs[to].used;
+    zt_emit_whole(e, ZT_R_HPARAM, ZT_READ, e->units[u].param);
+    zt_emit_whole(e, role, ZT_WRITE, to);
+}
+
+/* Parameters on the host: the slice as peers read it, fetched right before it is gathered. */
+static int emit_shard(struct zt_emit *e, int u, const char *gather, int mb)
+{
+    const int buf = zt_emit_unit_buf(
+        e, u, false,
+        (struct zt_buf){.name = zt_arena_printf(&e->p->arena, "shard of %s", gather),
+                        .cat = ZT_CAT_GATHER,
+                        .arena = e->peer_arena,
+                        .dtype = e->p->cfg.dtype,
+                        .mb = mb});
+    emit_fetch(e, u, mb, ZT_R_SHARD, buf);
+    return buf;
+}
+
 static void emit_gather(struct zt_emit *e, const struct zt_step *s, struct zt_gather *g)
 {
     const struct zt_unit *unit = &e->p->units[g->unit];
@@ -132,10 +156,16 @@ static void emit_gather(struct zt_emit *e, const struct zt_step *s, struct zt_ga
                                               .arena = ZT_AR_DEVICE,
                                               .dtype = dtype,
                                               .mb = s->mb});
+    if (e->params_on_host && e->p->n_shards == 1) {
+        emit_fetch(e, g->unit, s->mb, ZT_R_PARAM, g->buf);
+        return;
+    }
+    const int shard =
+        e->params_on_host ? emit_shard(e, g->unit, name, s->mb) : e->units[g->unit].param;
     struct zt_op *op = zt_emit_op(e, ZT_OP_GATHER, ZT_ST_COMM, g->unit, -1, s->mb);
     zt_emit_collective(e, op, unit->shard_group, dtype, unit->slice_elems,
                        (double)gather_bytes(e, g->unit));
-    zt_emit_whole(e, ZT_R_SHARD, ZT_READ, e->units[g->unit].param);
+    zt_emit_whole(e, ZT_R_SHARD, ZT_READ, shard);
     zt_emit_whole(e, ZT_R_PARAM, ZT_WRITE, g->buf);
 }
 

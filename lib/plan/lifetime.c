@@ -102,7 +102,7 @@ void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
         const struct zt_wait *w = zt_waits_of(prog, unlimited, i, &n);
         for (int j = 0; j < n; j++)
             zt_wait_list_add(out, w[j]);
-        if (op->kind == ZT_OP_GATHER && compute >= 0)
+        if ((op->kind == ZT_OP_GATHER || op->kind == ZT_OP_FETCH) && compute >= 0)
             zt_wait_list_add(out, (struct zt_wait){.op = compute});
         if (backlog > 0 && begins_gradient(p, prog, i, first)) {
             reduce_before[n_begun++] = reduce;

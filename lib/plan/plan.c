@@ -74,9 +74,14 @@ static int check_features(const struct zt_plan_config *cfg, struct zt_err *err)
     if (cfg->comm_dtype >= 0 && cfg->comm_dtype != ZT_F32 && cfg->comm_dtype != ZT_BF16 &&
         cfg->comm_dtype != ZT_F16)
         return zt_err_set(err, ZT_EINPUT, "communication_data_type must be fp32, bf16 or fp16");
-    if (cfg->offload_param != ZT_OFFLOAD_NONE)
+    if (cfg->offload_param == ZT_OFFLOAD_NVME)
         return zt_err_set(err, ZT_EUNSUPPORTED,
-                          "offload_param is not carried out yet: parameters stay on the device");
+                          "offload_param to nvme is not carried out yet; use device: cpu");
+    if (cfg->offload_param != ZT_OFFLOAD_NONE && cfg->stage != 3)
+        return zt_err_set(err, ZT_EUNSUPPORTED,
+                          "offload_param needs ZeRO stage 3, not %d: only there are parameters "
+                          "gathered for each use",
+                          cfg->stage);
     if (cfg->offload_optimizer == ZT_OFFLOAD_NVME)
         return zt_err_set(err, ZT_EUNSUPPORTED,
                           "offload_optimizer to nvme is not carried out yet; use device: cpu");

@@ -192,6 +192,11 @@ struct zt_access {
  * (COPY_OUT) r GRAD or GSHARD, w HGRAD after the last REDUCE; UPDATE on HOST: r STEP (inside RESULT),
  * r HGRAD, rw M, [rw V], rw MASTER, w HPARAM (also in a step that is not applied: master's values);
  * FETCH r HPARAM, w PARAM or SHARD.
+ *
+ * With offload_param (stage 3) the slice of parameters is on the host: LOAD_UNIT also w SHARD, and no
+ * FETCH; before each GATHER a FETCH r HPARAM, w SHARD, which GATHER reads. N = 1: FETCH w PARAM, and no
+ * GATHER. UPDATE on HOST writes that slice itself (fp32: rw, its own master), and no FETCH follows;
+ * UPDATE on COMPUTE w SHARD, a new buffer, and EVICT r SHARD, w HPARAM.
  */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,

@@ -77,9 +77,11 @@ static void print_heading(struct table *t)
                   cfg->accum == 1 ? "" : "es");
     bool host = t->plans[t->n - 1]->cfg.offload_optimizer == ZT_OFFLOAD_CPU;
     bool not_all = host && cfg->offload_optimizer != ZT_OFFLOAD_CPU;
-    zt_str_printf(t->out, "Recomputation: %s; optimizer on the %s%s; collectives %s\n\n",
+    bool params = t->plans[t->n - 1]->cfg.offload_param == ZT_OFFLOAD_CPU;
+    zt_str_printf(t->out, "Recomputation: %s; optimizer on the %s%s%s; collectives %s\n\n",
                   cfg->recompute == ZT_RECOMPUTE_BLOCK ? "every block" : "none",
                   host ? "host" : "device", not_all ? " (at stage 0 on the device)" : "",
+                  params ? "; parameters of stage 3 on the host" : "",
                   cfg->overlap_comm ? "overlap with compute" : "do not overlap");
     print_label(t, "Memory of this rank");
     for (int i = 0; i < t->n; i++)
@@ -140,6 +142,28 @@ static double host_peak(const struct zt_plan *p)
     return (double)p->ledger.peak[ZT_AR_HOST];
 }
 
+/* With offload: what the host holds of the model's state, and the copies on their way. */
+static void print_host(struct table *t)
+{
+    for (int c = 0; c < ZT_N_CATS; c++) {
+        bool any = false;
+        for (int i = 0; i < t->n; i++) {
+            const struct zt_plan_config *cfg = &t->plans[i]->cfg;
+            any |= (cfg->offload_optimizer == ZT_OFFLOAD_CPU ||
+                    cfg->offload_param == ZT_OFFLOAD_CPU) &&
+                   t->plans[i]->ledger.host[c] > 0;
+        }
+        if (!any)
+            continue;
+        char label[40];
+        snprintf(label, sizeof label, "  %s", zt_cat_name((enum zt_cat)c));
+        print_label(t, label);
+        for (int i = 0; i < t->n; i++)
+            print_bytes(t, (double)t->plans[i]->ledger.host[c]);
+        zt_str_puts(t->out, "\n");
+    }
+}
+
 static void print_device(struct table *t)
 {
     static const struct row rows[] = {
@@ -154,6 +178,7 @@ static void print_device(struct table *t)
         zt_str_puts(t->out, "\n");
     }
     bytes_rows(t, rows, ZT_ARRAY_LEN(rows));
+    print_host(t);
     print_fullest(t);
 }
 

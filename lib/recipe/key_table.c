@@ -226,8 +226,9 @@ const struct zt_key zt_keys[] = {
     HARMLESS("zero_optimization.offload_optimizer.cpuadam_cores_perc", ANY, CPU_ADAM_WHY),
     SECTION("zero_optimization.offload_param", "Where parameters live."),
     KEY("zero_optimization.offload_param.device", ENUM, r.zero.offload_param, "none",
-        "Device of the parameters. cpu and nvme are understood, but not carried out yet.",
-        .ok = "none", .known = "cpu|nvme"),
+        "Where parameters live at stage 3: with cpu, each rank's slice in the host's memory, copied to "
+        "the device ahead of every use. nvme is understood, but not carried out yet.",
+        .ok = "none|cpu", .known = "nvme"),
     HARMLESS("zero_optimization.offload_param.nvme_path", ANY, NVME_WHY),
     HARMLESS("zero_optimization.offload_param.buffer_count", ANY, NVME_WHY),
     HARMLESS("zero_optimization.offload_param.buffer_size", ANY, NVME_WHY),

@@ -294,15 +294,25 @@ static struct zt_ref either(const struct ctx *c, enum zt_role first, enum zt_rol
     return r.ptr ? r : ref(c, second, 0);
 }
 
+/* The parameters that UPDATE writes: where they live, or a new buffer that is copied there. */
+static const struct zt_access *updated(const struct ctx *c)
+{
+    static const enum zt_role roles[] = {ZT_R_SHARD, ZT_R_PARAM, ZT_R_HPARAM};
+    const struct zt_access *a = NULL;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(roles) && !a; i++)
+        a = zt_op_operand(c->prog, c->op, roles[i], 0);
+    return a;
+}
+
 /*
- * On the device, or with offload on the host: from the gradient's copy there into a copy of the
- * parameters that FETCH takes back. Of a step that is not applied it takes back what it had.
+ * On the device, or with offload on the host. What goes into a new buffer is complete: of a step that is
+ * not applied, the parameters are copied back as they were.
  */
 static void op_update(const struct ctx *c)
 {
-    const struct zt_access *copy = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
+    const struct zt_access *out = updated(c);
+    const bool fresh = buf_of(c, out)->program >= 0;
     const struct zt_ref grad = either(c, ZT_R_GSHARD, ZT_R_GRAD);
-    const struct zt_ref param = either(c, ZT_R_SHARD, ZT_R_PARAM);
     struct zt_update a = {.optimizer = c->e->plan->cfg.optimizer,
                           .ranges = c->e->ranges[c->op->unit],
                           .n_ranges = c->e->n_ranges[c->op->unit],
@@ -311,11 +321,11 @@ static void op_update(const struct ctx *c)
                           .m = arg(c, ZT_R_M, 0),
                           .v = arg(c, ZT_R_V, 0),
                           .master = ref(c, ZT_R_MASTER, 0),
-                          .param = param.ptr ? param : ref(c, ZT_R_HPARAM, 0),
-                          .fresh = copy != NULL};
+                          .param = ref(c, (enum zt_role)out->role, 0),
+                          .fresh = fresh};
     c->dev->update(c->s, &a);
-    if (copy)
-        fill_gaps(c, &a, (int64_t)((copy->end - copy->begin) / zt_dtype_bytes(a.param.dtype)));
+    if (fresh)
+        fill_gaps(c, &a, (int64_t)((out->end - out->begin) / zt_dtype_bytes(a.param.dtype)));
 }
 
 static void op_step(const struct ctx *c)

@@ -97,6 +97,23 @@ def transports():
     test("cuda NCCL by one rank", lambda: near(on_gpu(1, text_recipe(), how="nccl"), run.Run(1, text_recipe()), "fp32"))
 
 
+def offload():
+    """States and parameters in pinned host memory, updated by the host: the bits of the GPU."""
+    def check(ranks, precision, model):
+        typed = {**TYPES[precision], "gradient_accumulation_steps": 1}
+        first = on_gpu(ranks, text_recipe(model, **typed, **{"zero_optimization.stage": 2}))
+        assert precision != "fp16" or 0 < first.steps[-1]["skipped"] < len(first.steps), "no step is skipped, or every one"
+        for stage, where in ((1, run.OPTIMIZER_ON_HOST), (2, run.OPTIMIZER_ON_HOST), (3, run.OPTIMIZER_ON_HOST),
+                             (3, run.PARAMS_ON_HOST), (3, {**run.OPTIMIZER_ON_HOST, **run.PARAMS_ON_HOST})):
+            for how in ("", "lazy") if SIMULATED and stage == 3 else ("",):
+                other = on_gpu(ranks, text_recipe(model, **typed, **where, **{"zero_optimization.stage": stage}),
+                               env={"CUSIM_SCHED": how} if how else {})
+                assert other.bits() == first.bits(), f"stage {stage} {where} {how}: {other.bits()} / {first.bits()}"
+    for ranks, precision, model in ((2, "bf16", "gpt2"),) if quick else (
+            (1, "fp32", "gpt2"), (2, "bf16", "llama"), (1, "fp16", "gpt2")):
+        test(f"cuda offload {model} {precision} ranks={ranks}", lambda a=(ranks, precision, model): check(*a))
+
+
 def schedules_of_streams():
     """Streams that are slow, late or by chance: a missing wait would show."""
     def check(ranks, r, how="shared"):
@@ -167,6 +184,7 @@ if __name__ == "__main__":
     against_cpu()
     stages()
     transports()
+    offload()
     schedules_of_streams()
     memory()
     if SIMULATED:

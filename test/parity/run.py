@@ -194,6 +194,7 @@ def stages_bit_for_bit():
 
 
 OPTIMIZER_ON_HOST = {"zero_optimization.offload_optimizer.device": "cpu"}
+PARAMS_ON_HOST = {"zero_optimization.offload_param.device": "cpu"}
 
 
 def offload_bit_for_bit():
@@ -211,6 +212,11 @@ def offload_bit_for_bit():
                             model, **base, **OPTIMIZER_ON_HOST, **{
                                 "zero_optimization.stage": stage, "activation_checkpointing.policy": policy,
                                 "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage})))
+                for optimizer in ({}, OPTIMIZER_ON_HOST):
+                    variants.append((f"parameters, {optimizer}", text_recipe(
+                        model, **base, **optimizer, **PARAMS_ON_HOST, **{
+                            "zero_optimization.stage": 3, "zero_optimization.prefetch_bucket_size": 20000,
+                            "activation_checkpointing.policy": "none" if optimizer else "block"})))
                 same_bits(f"offload {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
 
 

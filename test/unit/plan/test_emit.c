@@ -744,6 +744,42 @@ TEST(emit_offload_moves_slices)
     teardown(&f);
 }
 
+/* Every gathered copy begins with a FETCH; a new slice goes back, or is made on the host. */
+TEST(emit_offload_param_fetches_what_it_gathers)
+{
+    struct fixture f;
+    setup(&f, &gpt2_fixture);
+    for (int v = 0; v < 8; v++) {
+        const int ranks = v & 1 ? 2 : 1;
+        struct zt_plan_config cfg = plan_config(3, ranks, v & 2 ? ZT_BF16 : ZT_F32);
+        cfg.offload_param = ZT_OFFLOAD_CPU;
+        cfg.offload_optimizer = v & 4 ? ZT_OFFLOAD_CPU : ZT_OFFLOAD_NONE;
+        emit_as(&f, &cfg, ranks - 1);
+        RETURN_IF_FAILED();
+        const int units = f.plan->n_units, n_releases = count(f.train, ZT_OP_RELEASE);
+        CHECK(n_releases >= units);
+        CHECK_INT(count(f.train, ZT_OP_FETCH), n_releases);
+        CHECK_INT(count(f.train, ZT_OP_GATHER), ranks == 1 ? 0 : n_releases);
+        CHECK_INT(count(f.train, ZT_OP_EVICT), units);
+        for (int i = 0; i < f.train->n_ops; i++) {
+            const struct zt_op *op = &f.train->ops[i];
+            if (op->kind == ZT_OP_FETCH) {
+                const struct zt_buf *from = &f.plan->bufs[operand(&f, i, ZT_R_HPARAM, 0)->buf];
+                CHECK(from->arena == ZT_AR_HOST && from->cat == ZT_CAT_PARAM && from->program < 0);
+                CHECK(operand(&f, i, ranks == 1 ? ZT_R_PARAM : ZT_R_SHARD, 0)->mode == ZT_WRITE);
+            }
+            if (op->kind == ZT_OP_GATHER)
+                CHECK_INT(f.train->ops[i - 1].kind, ZT_OP_FETCH);
+            if (op->kind == ZT_OP_UPDATE)
+                CHECK_INT(f.train->ops[i + 1].kind == ZT_OP_EVICT, !(v & 4));
+        }
+        for (int b = 0; b < f.plan->n_bufs; b++) /* a master only apart from its fp32 parameters */
+            if (f.plan->bufs[b].cat == ZT_CAT_MASTER)
+                CHECK((v & 2) || !(v & 4));
+    }
+    teardown(&f);
+}
+
 static int refused(struct fixture *f, const struct zt_plan_config *cfg, int rank)
 {
     struct zt_plan *p = NULL;
@@ -769,6 +805,11 @@ TEST(emit_refuses_in_words)
     CHECK_INT(refused(&f, &c, 0), ZT_EINPUT);
     c = good;
     c.offload_param = ZT_OFFLOAD_CPU;
+    CHECK_INT(refused(&f, &c, 0), ZT_EUNSUPPORTED);
+    CHECK(strstr(f.err.msg, "stage 3"));
+    c.stage = 3;
+    CHECK_INT(refused(&f, &c, 0), 0);
+    c.offload_param = ZT_OFFLOAD_NVME;
     CHECK_INT(refused(&f, &c, 0), ZT_EUNSUPPORTED);
     c = good;
     c.offload_optimizer = ZT_OFFLOAD_NVME;

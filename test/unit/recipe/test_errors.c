@@ -99,7 +99,7 @@ static const struct {
      ZT_EINPUT},
     {TINY BATCH "zero_optimization: {stage: 2, offload_param: {device: nvme}}\n",
      "r.yaml:4:55: zero_optimization.offload_param.device: nvme is understood, but not carried out "
-     "yet; use none\nr.yaml:4:55: zero_optimization.offload_param: needs stage 3, not 2",
+     "yet; use none or cpu\nr.yaml:4:55: zero_optimization.offload_param: needs stage 3, not 2",
      ZT_EINPUT},
     {TINY BATCH "fp16: {enabled: true, initial_scale_power: 3, min_loss_scale: 10}\n",
      "r.yaml:4:63: fp16.min_loss_scale: 10 is above the first scale, 2^3", ZT_EINPUT},

@@ -461,6 +461,28 @@ TEST(engine_offload_optimizer_same_bits)
     }
 }
 
+/* The parameters on the host, their states here or there. */
+TEST(engine_offload_param_same_bits)
+{
+    static const struct zt_group groups[] = {{"h.1.*", 0, 1, true}, {"*.c_attn.*", 0, 1, true}};
+    for (int i = 0; i < 12; i++) {
+        struct bits a, b;
+        struct job j = job(i < 8 ? 2 : 1, 3, i & 1 ? ZT_BF16 : ZT_F32);
+        j.groups = groups;
+        j.n_groups = i / 4 & 1 ? 2 : 0;
+        j.cfg.accum = 1 + (i & 1);
+        collect(&j, &a);
+        RETURN_IF_FAILED();
+        j.cfg.offload_param = ZT_OFFLOAD_CPU;
+        j.cfg.offload_optimizer = i & 2 ? ZT_OFFLOAD_CPU : ZT_OFFLOAD_NONE;
+        j.cfg.recompute = i % 3 == 1 ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
+        j.serial = i % 5 == 3;
+        collect(&j, &b);
+        RETURN_IF_FAILED();
+        CHECK(memcmp(&a, &b, sizeof a) == 0);
+    }
+}
+
 TEST(engine_recompute_same_bits)
 {
     struct bits a, b;
@@ -498,11 +520,12 @@ TEST(engine_overlap_is_real)
 /* The plan's bytes are the bytes touched: never more (they are all there is), and nearly all of them. */
 TEST(engine_memory_is_as_planned)
 {
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 9; i++) {
         struct rank ranks[MAX_RANKS];
-        const int stage = i < 4 ? i : i - 3;
+        const int stage = i < 4 ? i : ZT_MIN(i - 3, 3);
         struct job j = job(3, stage, stage & 1 ? ZT_F16 : ZT_BF16);
-        j.cfg.offload_optimizer = i < 4 ? ZT_OFFLOAD_NONE : ZT_OFFLOAD_CPU;
+        j.cfg.offload_optimizer = i < 4 || i == 8 ? ZT_OFFLOAD_NONE : ZT_OFFLOAD_CPU;
+        j.cfg.offload_param = i < 7 ? ZT_OFFLOAD_NONE : ZT_OFFLOAD_CPU;
         run_job(&j, ranks);
         RETURN_IF_FAILED();
         for (int r = 0; r < j.n_ranks; r++)
