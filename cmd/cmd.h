@@ -51,7 +51,7 @@ struct cmd_options {
     int per_gpu;        /* 0: not given */
     enum zt_transport transport;
     const char *log_dir, *rank_log_dir, *env_file;
-    const char *seed;
+    const char *seed, *device_memory;
     struct zt_str_list set, deepspeed_configs;
     /* plan */
     int rank;

@@ -11,6 +11,7 @@ enum {
     OPT_SET,
     OPT_LOG_DIR,
     OPT_SEED,
+    OPT_DEVICE_MEMORY,
     OPT_RANK_LOG,
     OPT_DS_CONFIG,
     OPT_ENV_FILE,
@@ -43,6 +44,8 @@ static const struct row {
     {"deepspeed_config", required_argument, OPT_DS_CONFIG, true, true, "FILE",
      "merge a ds_config.json under the recipe"},
     {"seed", required_argument, OPT_SEED, true, true, "N", "same as --set train.seed=N"},
+    {"device_memory", required_argument, OPT_DEVICE_MEMORY, true, true, "SIZE",
+     "most that a rank may take of its device: 80GB, 1.5GiB"},
     {"log_dir", required_argument, OPT_LOG_DIR, true, false, "DIR",
      "folder of this run (default runs/NAME-TIME)"},
     {"enable_each_rank_log", required_argument, OPT_RANK_LOG, true, false, "DIR",
@@ -103,7 +106,7 @@ static bool parse_transport(const char *text, enum zt_transport *out)
 static int take(int opt, bool plan, struct cmd_options *o)
 {
     enum { MAX_RANKS = 1 << 20, MAX_PER_GPU = 64 };
-    int64_t seed;
+    int64_t seed, bytes;
     switch (opt) {
     case OPT_NUM_GPUS:
         return parse_count("num_gpus", optarg, 1, MAX_RANKS, &o->num_gpus) ? -1 : ZT_EXIT_USAGE;
@@ -133,6 +136,14 @@ static int take(int opt, bool plan, struct cmd_options *o)
             return ZT_EXIT_USAGE;
         }
         o->seed = optarg;
+        return -1;
+    case OPT_DEVICE_MEMORY:
+        if (!zt_parse_bytes(optarg, &bytes)) {
+            cmd_error("--device_memory: \"%s\" is not a size such as 80GB, 1.5GiB or 300MB",
+                      optarg);
+            return ZT_EXIT_USAGE;
+        }
+        o->device_memory = optarg;
         return -1;
     case OPT_LOG_DIR:
         o->log_dir = optarg;
@@ -221,6 +232,9 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
     o->recipe_path = argv[optind];
     if (o->seed)
         o->set.items[o->set.n++] = zt_arena_printf(&o->arena, "train.seed=%s", o->seed);
+    if (o->device_memory)
+        o->set.items[o->set.n++] =
+            zt_arena_printf(&o->arena, "parallel.device_memory=%s", o->device_memory);
     return -1;
 }
 

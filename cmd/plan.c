@@ -90,10 +90,14 @@ static int print_plan(struct planning *pl, const struct cmd_options *o, int n_ra
 {
     struct zt_err err = {0};
     int rc = build(pl, o, n_ranks, &err);
+    if (!rc)
+        print(pl, o);
+    if (!rc && pl->r->device_memory > 0) {
+        fflush(stdout);
+        rc = zt_plan_check_fit(pl->stages[pl->r->zero.stage], (size_t)pl->r->device_memory, &err);
+    }
     if (rc)
         cmd_error("%s: %s", o->recipe_path, err.msg);
-    else
-        print(pl, o);
     return zt_exit_code(rc);
 }
 

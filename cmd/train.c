@@ -41,6 +41,8 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
         rc = zt_plan_build(j->model, &cfg, i, &plans[i], err);
     if (!rc)
         rc = zt_verify_ranks((const struct zt_plan *const *)plans, n, err);
+    for (int i = 0; i < n && !rc && j->r->device_memory > 0; i++)
+        rc = zt_plan_check_fit(plans[i], (size_t)j->r->device_memory, err);
     if (!rc) {
         j->plan = plans[0];
         plans[0] = NULL;

@@ -33,7 +33,7 @@ _zerotrain() {
         compopt -o filenames
         return
         ;;
-    --num_gpus | --devices_per_gpu | --set | --seed | --rank | --warmup) return ;;
+    --num_gpus | --devices_per_gpu | --set | --seed | --device_memory | --rank | --warmup) return ;;
     *)
         if [[ $cur == -* ]]; then
             words=$("$program" "$command" --help 2>/dev/null | grep -oE '^  --[a-z_]+=?')

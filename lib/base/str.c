@@ -94,6 +94,32 @@ bool zt_parse_f64(const char *text, double *out)
     return true;
 }
 
+bool zt_parse_bytes(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *unit;
+        double bytes;
+    } units[] = {{"kB", 1e3},      {"KB", 1e3},      {"MB", 1e6},
+                 {"GB", 1e9},      {"TB", 1e12},     {"KiB", 1 << 10},
+                 {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0}};
+    char number[32];
+    double v;
+    if (zt_parse_i64(text, out))
+        return *out > 0;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(units); i++) {
+        const size_t len = strlen(text), unit = strlen(units[i].unit);
+        if (len <= unit || len - unit >= sizeof number ||
+            strcmp(text + len - unit, units[i].unit) != 0)
+            continue;
+        snprintf(number, sizeof number, "%.*s", (int)(len - unit), text);
+        if (!zt_parse_f64(number, &v) || v * units[i].bytes < 1 || v * units[i].bytes > 9e18)
+            return false;
+        *out = (int64_t)(v * units[i].bytes);
+        return true;
+    }
+    return false;
+}
+
 static size_t edit_distance(const char *a, const char *b)
 {
     enum { MAX = 64 };

@@ -29,6 +29,9 @@ static inline const char *zt_str_get(const struct zt_str *s)
 ZT_MUST_CHECK bool zt_parse_i64(const char *text, int64_t *out);
 ZT_MUST_CHECK bool zt_parse_f64(const char *text, double *out);
 
+/* A size: bytes alone, or a number with kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB. Above 0. */
+ZT_MUST_CHECK bool zt_parse_bytes(const char *text, int64_t *out);
+
 /* The candidate nearest to `word` by edit distance, or NULL when none is near enough to suggest. */
 const char *zt_nearest(const char *word, const char *const *candidates, size_t n);
 

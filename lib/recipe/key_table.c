@@ -608,6 +608,9 @@ const struct zt_key zt_keys[] = {
     SECTION("parallel", "Workers."),
     INT("parallel.threads", threads, "0", 0, 4096,
         "Threads of a CPU worker; 0: cores over workers of the machine."),
+    KEY("parallel.device_memory", STR, device_memory, NULL,
+        "Bytes that each rank may take of its device, such as 80GB, 1.5GiB or 300MB: a plan that needs "
+        "more is refused. On a CPU the memory of the worker, less what is the host's with offload."),
     /* clang-format on */
 };
 const int zt_n_keys = ZT_ARRAY_LEN(zt_keys);

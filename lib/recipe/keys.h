@@ -73,7 +73,7 @@ struct zt_settings {
     bool fp16, bf16, adam_w_mode;
     int scheduler; /* enum zt_schedule_kind */
     int policy, comm;
-    const char *model_config;
+    const char *model_config, *device_memory;
     double betas[2];
     const char *rope_type, *rope_type_old; /* rope_scaling.rope_type, .type */
     double rope_theta_new;                 /* rope_parameters.rope_theta */

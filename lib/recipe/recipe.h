@@ -159,6 +159,7 @@ struct zt_recipe {
     struct zt_recipe_log log;
     struct zt_recipe_profile profile;
     int threads; /* parallel.threads: OpenMP threads per worker; 0: cores / local workers */
+    int64_t device_memory;        /* bytes that a plan may take of a device; 0: no limit */
     struct zt_recipe_note *notes; /* what a person should be told: harmless keys, odd choices */
     int n_notes;
     const struct zt_recipe_value *values; /* every key with its value and origin, in table order */

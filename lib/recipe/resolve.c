@@ -214,6 +214,11 @@ static void resolve_training(struct zt_load *ld)
     r->train.sample_top_k = (int)s->sample_top_k;
     r->train.recompute = s->policy == 1;
     r->threads = (int)s->threads;
+    if (s->device_memory && !zt_parse_bytes(s->device_memory, &r->device_memory))
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "parallel.device_memory"),
+                    "parallel.device_memory: must be a size such as 80GB, 1.5GiB or 300MB, not "
+                    "\"%s\"",
+                    s->device_memory);
 }
 
 /* ---- data ---- */

@@ -290,13 +290,43 @@ def dropout():
 
 def memory_as_predicted():
     """What the plan promises is what is touched: never more, and nearly all of it."""
-    def check(model, stage):
-        for m in Run(2, text_recipe(model, **{"zero_optimization.stage": stage})).memory:
+    def check(model, stage, more={}):
+        for m in Run(2, text_recipe(model, **more, **{"zero_optimization.stage": stage})).memory:
             assert m["touched_bytes"] <= m["predicted_bytes"], f"rank {m['rank']}: {m}"
             assert m["touched_bytes"] >= 0.95 * m["predicted_bytes"], f"rank {m['rank']}: {m}"
     for model in () if quick else ("gpt2", "qwen3"):
         for stage in range(4):
             test(f"memory predicted and measured, {model} stage {stage}", lambda: check(model, stage))
+            for more in (OPTIMIZER_ON_HOST, {**OPTIMIZER_ON_HOST, **PARAMS_ON_HOST})[:2 if stage == 3 else 1 if stage else 0]:
+                test(f"memory predicted and measured, {model} stage {stage}, {len(more)} on the host",
+                     lambda m=more: check(model, stage, m))
+
+
+def fits_exactly():
+    """A plan runs under the device memory that it needs; a page less is refused before anything starts."""
+    def check(more):
+        r = text_recipe(**more)
+        with tempfile.TemporaryDirectory() as d:
+            path = pathlib.Path(d) / "r.yaml"
+            path.write_text(json.dumps(r))
+            p = subprocess.run([ZT, "plan", "--device=cpu", "--num_gpus=2", "--json", str(path)],
+                               capture_output=True, text=True, check=True)
+            peak = json.loads(p.stdout)["stages"][more["zero_optimization.stage"]]["ledger"]["peak_bytes"]
+            need = peak["device"] + peak["shared"]
+            p = subprocess.run([ZT, "--device=cpu", "--num_gpus=2", f"--device_memory={need - 4096}",
+                                f"--log_dir={d}/run", str(path)], capture_output=True, text=True)
+            assert p.returncode == 5 and not os.path.exists(f"{d}/run"), f"{p.returncode}: {p.stderr}"
+            assert re.search(f"needs {need} bytes .* may take only {need - 4096} ", p.stderr), p.stderr
+        run = Run(2, {**r, "parallel": {"threads": 1, "device_memory": str(need)}})
+        assert [m["predicted_bytes"] for m in run.memory] == [need + peak["host"]] * 2, f"{run.memory}"
+        return need
+    def less_with_offload():
+        needs = [check({"zero_optimization.stage": 3, **more})
+                 for more in ({}, OPTIMIZER_ON_HOST, {**OPTIMIZER_ON_HOST, **PARAMS_ON_HOST})]
+        assert needs[0] > needs[1] > needs[2], f"{needs}"
+    test("device memory: the need runs, a page less is refused, stage 0",
+         lambda: check({"zero_optimization.stage": 0}))
+    test("device memory: the need runs, a page less is refused, stage 3 with offload", less_with_offload)
 
 
 def communication_type():
@@ -726,6 +756,7 @@ if __name__ == "__main__":
     across_ranks()
     dropout()
     memory_as_predicted()
+    fits_exactly()
     communication_type()
     optimizers()
     param_groups()

@@ -18,6 +18,15 @@ TEST(base_parse_numbers)
     CHECK(!zt_parse_i64("9223372036854775808", &i));
     CHECK(!zt_parse_i64("12:30", &i) && !zt_parse_i64("", &i) && !zt_parse_i64("-", &i));
     CHECK(zt_parse_f64("2e-5", &d) && d == 2e-5);
+    CHECK(zt_parse_bytes("4096", &i) && i == 4096);
+    CHECK(zt_parse_bytes("80GB", &i) && i == 80000000000);
+    CHECK(zt_parse_bytes("1.5GiB", &i) && i == 1610612736);
+    CHECK(zt_parse_bytes("300MB", &i) && i == 300000000);
+    CHECK(zt_parse_bytes("2TiB", &i) && i == 2199023255552);
+    static const char *const no_sizes[] = {"",    "0",     "-1",     "-1GB",   "GB",
+                                           "80G", "80 GB", "0.1kBB", "1e30TB", "nanGB"};
+    for (size_t k = 0; k < ZT_ARRAY_LEN(no_sizes); k++)
+        CHECK(!zt_parse_bytes(no_sizes[k], &i));
     CHECK(zt_parse_f64(".95", &d) && d == .95);
     CHECK(zt_parse_f64("1.e-8", &d) && d == 1e-8);
     CHECK(!zt_parse_f64("nan", &d) && !zt_parse_f64("1e999", &d) && !zt_parse_f64("0x10", &d));
