@@ -314,7 +314,7 @@ static void bench_optimizer(const struct bench *b)
     struct control *c = control_of(b);
     struct zt_update a = {ZT_ADAMW,           &range,    1,         &c->sb,
                           ref(b, 0, ZT_BF16), b->buf[1], b->buf[2], ref(b, 3, ZT_F32),
-                          ref(b, 4, ZT_BF16)};
+                          ref(b, 4, ZT_BF16), false};
     const struct zt_sum_sq sq = {N, ref(b, 0, ZT_BF16), &c->partial, false};
     const struct zt_cast cast = {N, ref(b, 0, ZT_F32), ref(b, 1, ZT_BF16), false};
     BENCH(b, "adamw bf16 + master, 128 Mi", update, &a);

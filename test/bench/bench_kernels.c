@@ -365,9 +365,9 @@ static void bench_optimizer(const struct bench *b)
     zt_step_refresh(&sb);
     for (int master = 0; master < 2; master++) {
         enum zt_dtype t = master ? ZT_BF16 : ZT_F32;
-        struct zt_update a = {ZT_ADAMW,  &range,         1,
-                              &sb,       ref(b, 0, t),   b->buf[1],
-                              b->buf[2], {NULL, ZT_F32}, ref(b, 3, ZT_F32)};
+        struct zt_update a = {ZT_ADAMW,          &range,    1,         &sb,
+                              ref(b, 0, t),      b->buf[1], b->buf[2], {NULL, ZT_F32},
+                              ref(b, 3, ZT_F32), false};
         const char *name = master ? "adamw bf16 + master" : "adamw fp32";
         if (master) {
             a.master = ref(b, 3, ZT_F32);
