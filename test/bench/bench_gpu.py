@@ -28,9 +28,10 @@ VOCAB = 50257
 
 
 def peak_tflops():
-    p = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True,
-                       text=True)
-    name = p.stdout.strip().splitlines()[0] if p.returncode == 0 and p.stdout.strip() else ""
+    try:
+        name = bench_models.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], ".").split("\n")[0]
+    except (bench_models.Failed, OSError):
+        name = ""
     return name, next((peak for key, peak in PEAKS.items() if key in name), None)
 
 
