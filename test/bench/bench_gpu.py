@@ -27,9 +27,17 @@ MODELS = {  # layers, width, heads, batch, sequence
 VOCAB = 50257
 
 
+def run(argv, **how):
+    """What it printed; its last line is the reason of a failure."""
+    p = subprocess.run(argv, capture_output=True, text=True, **how)
+    if p.returncode:
+        raise bench_models.Failed(((p.stdout + p.stderr).strip().splitlines() or ["no output"])[-1][:150])
+    return p.stdout
+
+
 def peak_tflops():
     try:
-        name = bench_models.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], ".").split("\n")[0]
+        name = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).split("\n")[0]
     except (bench_models.Failed, OSError):
         name = ""
     return name, next((peak for key, peak in PEAKS.items() if key in name), None)
@@ -54,7 +62,7 @@ def ours(zerotrain, model, steps, folder):
     path = folder / "r.yaml"
     path.write_text(json.dumps(recipe))
     with tempfile.TemporaryDirectory(dir=folder) as log:
-        bench_models.run([zerotrain, "--device=cuda", "--num_gpus=1", f"--log_dir={log}/run", path], folder)
+        run([zerotrain, "--device=cuda", "--num_gpus=1", f"--log_dir={log}/run", path], cwd=folder)
         records = (pathlib.Path(log) / "run/metrics.jsonl").read_text().splitlines()
         summary = json.loads((pathlib.Path(log) / "run/summary.json").read_text())
     times = [json.loads(x)["step_ms"] / 1e3 for x in records if '"step_ms"' in x and '"step_ms": null' not in x]
@@ -66,13 +74,9 @@ def ours(zerotrain, model, steps, folder):
 def theirs(kind, model, steps, folder):
     layers, width, heads, batch, seq = model
     config = {**bench_models.gpt2(layers, width, heads, VOCAB), "n_positions": seq}
-    p = subprocess.run([sys.executable, bench_models.REPO / "test/bench/torch_models.py", kind,
-                        json.dumps(config), str(batch), str(seq), "bf16", "cuda"], cwd=folder,
-                       input=f"{WARM_UP}\n{steps}\n", capture_output=True, text=True)
-    lines = [x for x in p.stdout.splitlines() if x.startswith('{"step_s"')]
-    if p.returncode or len(lines) < 2:
-        raise bench_models.Failed((p.stderr.strip().splitlines() or ["no output"])[-1][:150])
-    result = json.loads(lines[-1])
+    out = run([sys.executable, bench_models.REPO / "test/bench/torch_models.py", kind, json.dumps(config),
+               str(batch), str(seq), "bf16", "cuda"], cwd=folder, input=f"{WARM_UP}\n{steps}\n")
+    result = json.loads([x for x in out.splitlines() if x.startswith('{"step_s"')][-1])
     return result["step_s"], f"{result['gpu'] / 1e9:.2f} GB at most"
 
 
