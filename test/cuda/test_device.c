@@ -2,11 +2,10 @@
 #include "cuda_test.h"
 
 #include <stdatomic.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/arena.h"
 #include "dev/sanitize.h"
+#include "planted.h"
 
 TEST(cuda_device_names_itself)
 {
@@ -347,38 +346,16 @@ static int race_child(const char *how)
     return rc;
 }
 
-/* Exit status of the child: 66 is ThreadSanitizer's "a race was reported". */
-static int run_child(const char *how)
-{
-    char self[4096];
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (len < 0)
-        return -1;
-    self[len] = '\0';
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("ZT_TEST_RACE", how, 1);
-        setenv("TSAN_OPTIONS", "halt_on_error=1 exitcode=66 log_path=/dev/null", 1);
-        execl(self, self, "missing_wait", (char *)NULL);
-        _exit(99);
-    }
-    int status = -1;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-        return -1;
-    return WEXITSTATUS(status);
-}
-
 TEST(cuda_missing_wait_is_a_race_that_tsan_reports)
 {
-    const char *how = getenv("ZT_TEST_RACE");
+    const char *how = planted_fault();
     if (how)
         exit(race_child(how));
     if (!ZT_TSAN)
         SKIP("only with SAN=thread");
-    CHECK_INT(run_child("wait"), 0);
-    CHECK_INT(run_child("sync"), 0);
-    CHECK_INT(run_child("missing"), 66);
+    CHECK_INT(run_planted("wait", "missing_wait"), 0);
+    CHECK_INT(run_planted("sync", "missing_wait"), 0);
+    CHECK_INT(run_planted("missing", "missing_wait"), PLANTED_RACE);
 }
 
 TEST_MAIN()

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "dev/sanitize.h"
 #include "harness.h"
+#include "planted.h"
 #include "unit/coll/values.h"
 
 enum { MAX_RANKS = 4, WHY_BYTES = 1024, PATIENCE_MS = 20000 };
@@ -810,40 +811,18 @@ static void body_planted(struct rank *r)
     free_box(r, &a);
 }
 
-/* Exit status of this test in a process of its own; 66: a race was reported. */
-static int run_planted(const char *how)
-{
-    char self[4096];
-    int status = -1;
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (len < 0)
-        return -1;
-    self[len] = '\0';
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("ZT_TEST_RACE", how, 1);
-        setenv("TSAN_OPTIONS", "halt_on_error=1 exitcode=66 log_path=/dev/null", 1);
-        execl(self, self, "planted", (char *)NULL);
-        _exit(99);
-    }
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-        return -1;
-    return WEXITSTATUS(status);
-}
-
 TEST(nccl_planted_missing_waits_are_races_that_tsan_reports)
 {
-    planted = getenv("ZT_TEST_RACE");
+    planted = planted_fault();
     if (!ZT_TSAN)
         SKIP("only with SAN=thread");
     if (planted) {
         CHECK_RANKS_AS(run_threads, mesh_of(1, 1, 2), body_planted);
         return;
     }
-    CHECK_INT(run_planted("none"), 0);
-    CHECK_INT(run_planted("before"), 66);
-    CHECK_INT(run_planted("after"), 66);
+    CHECK_INT(run_planted("none", "planted"), 0);
+    CHECK_INT(run_planted("before", "planted"), PLANTED_RACE);
+    CHECK_INT(run_planted("after", "planted"), PLANTED_RACE);
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include "dev/sanitize.h"
+#include "planted.h"
 
 /* Small counts fit a chunk; the large one takes hundreds. */
 enum { SLOT_BYTES = 48 * 1024 };
@@ -212,40 +213,18 @@ static void body_planted(struct test_rank *r)
     free(a);
 }
 
-/* Exit status of this test in a process of its own; 66: a race was reported. */
-static int run_planted(const char *how)
-{
-    char self[4096];
-    int status = -1;
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (len < 0)
-        return -1;
-    self[len] = '\0';
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("ZT_TEST_RACE", how, 1);
-        setenv("TSAN_OPTIONS", "halt_on_error=1 exitcode=66 log_path=/dev/null", 1);
-        execl(self, self, "planted", (char *)NULL);
-        _exit(99);
-    }
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-        return -1;
-    return WEXITSTATUS(status);
-}
-
 TEST(planted_missing_waits_are_races_that_tsan_reports)
 {
-    planted = getenv("ZT_TEST_RACE");
+    planted = planted_fault();
     if (!ZT_TSAN)
         SKIP("only with SAN=thread");
     if (planted) {
         CHECK_RANKS_AS(AS_SHARED_THREADS, 1, 2, body_planted);
         return;
     }
-    CHECK_INT(run_planted("none"), 0);
-    CHECK_INT(run_planted("load"), 66);
-    CHECK_INT(run_planted("store"), 66);
+    CHECK_INT(run_planted("none", "planted"), 0);
+    CHECK_INT(run_planted("load", "planted"), PLANTED_RACE);
+    CHECK_INT(run_planted("store", "planted"), PLANTED_RACE);
 }
 
 TEST_MAIN()

@@ -1,12 +1,11 @@
 #include "harness.h"
 
 #include <stdatomic.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "dev/dev.h"
 #include "dev/queue.h"
 #include "dev/sanitize.h"
+#include "planted.h"
 
 static struct zt_err err;
 
@@ -202,31 +201,9 @@ static int race_child(const char *how)
     return 0;
 }
 
-/* Exit status of the child: 66 is ThreadSanitizer's "a race was reported". */
-static int run_child(const char *how)
-{
-    char self[4096];
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (len < 0)
-        return -1;
-    self[len] = '\0';
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setenv("ZT_TEST_RACE", how, 1);
-        setenv("TSAN_OPTIONS", "halt_on_error=1 exitcode=66 log_path=/dev/null", 1);
-        execl(self, self, (char *)NULL);
-        _exit(99);
-    }
-    int status = -1;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-        return -1;
-    return WEXITSTATUS(status);
-}
-
 __attribute__((constructor(101))) static void maybe_child(void)
 {
-    const char *how = getenv("ZT_TEST_RACE");
+    const char *how = planted_fault();
     if (how)
         exit(race_child(how));
 }
@@ -235,10 +212,10 @@ TEST(dev_queue_missing_wait_is_a_race_that_tsan_reports)
 {
     if (!ZT_TSAN)
         SKIP("only with SAN=thread");
-    CHECK_INT(run_child("wait"), 0);
-    CHECK_INT(run_child("missing"), 66);
-    CHECK_INT(run_child("full"), 66);
-    CHECK_INT(run_child("announced"), 66);
+    CHECK_INT(run_planted("wait", NULL), 0);
+    CHECK_INT(run_planted("missing", NULL), PLANTED_RACE);
+    CHECK_INT(run_planted("full", NULL), PLANTED_RACE);
+    CHECK_INT(run_planted("announced", NULL), PLANTED_RACE);
 }
 
 TEST_MAIN()
