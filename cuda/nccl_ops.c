@@ -225,8 +225,11 @@ static int run_task(struct zt_stream *s, void *arg, struct zt_err *err)
     return t->comm ? zt_nccl_run_in_turn(t, zt_cuda_ctx_of(s), err) : run_alone(s, t, err);
 }
 
-static void enqueue(struct zt_stream *s, struct nccl_task *t)
+static void enqueue(struct zt_coll *c, struct zt_stream *s, struct nccl_group *comm,
+                    struct nccl_task *t)
 {
+    t->c = coll_of(c);
+    t->comm = comm;
     ZT_ASSERT(s->dev == t->c->base.dev);
     ZT_ASSERT_CMP(t->count, >=, 0);
     if (t->comm)
@@ -238,8 +241,6 @@ void zt_nccl_all_reduce(struct zt_coll *c, struct zt_stream *s, zt_axes group, c
                         void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op)
 {
     struct nccl_task t = {
-        .c = coll_of(c),
-        .comm = zt_nccl_group_of(coll_of(c), group),
         .kind = COLL_ALL_REDUCE,
         .group = group,
         .dtype = dtype,
@@ -249,7 +250,7 @@ void zt_nccl_all_reduce(struct zt_coll *c, struct zt_stream *s, zt_axes group, c
         .send = send,
         .recv = recv,
     };
-    enqueue(s, &t);
+    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
 }
 
 void zt_nccl_reduce_scatter(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
@@ -257,8 +258,6 @@ void zt_nccl_reduce_scatter(struct zt_coll *c, struct zt_stream *s, zt_axes grou
                             int64_t recv_count)
 {
     struct nccl_task t = {
-        .c = coll_of(c),
-        .comm = zt_nccl_group_of(coll_of(c), group),
         .kind = COLL_REDUCE_SCATTER,
         .group = group,
         .dtype = dtype,
@@ -267,15 +266,13 @@ void zt_nccl_reduce_scatter(struct zt_coll *c, struct zt_stream *s, zt_axes grou
         .send = send,
         .recv = recv,
     };
-    enqueue(s, &t);
+    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
 }
 
 void zt_nccl_all_gather(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
                         void *recv, int64_t send_count, enum zt_dtype dtype)
 {
     struct nccl_task t = {
-        .c = coll_of(c),
-        .comm = zt_nccl_group_of(coll_of(c), group),
         .kind = COLL_ALL_GATHER,
         .group = group,
         .dtype = dtype,
@@ -284,15 +281,13 @@ void zt_nccl_all_gather(struct zt_coll *c, struct zt_stream *s, zt_axes group, c
         .send = send,
         .recv = recv,
     };
-    enqueue(s, &t);
+    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
 }
 
 void zt_nccl_broadcast(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf,
                        int64_t count, enum zt_dtype dtype, int root)
 {
     struct nccl_task t = {
-        .c = coll_of(c),
-        .comm = zt_nccl_group_of(coll_of(c), group),
         .kind = COLL_BROADCAST,
         .group = group,
         .dtype = dtype,
@@ -302,7 +297,7 @@ void zt_nccl_broadcast(struct zt_coll *c, struct zt_stream *s, zt_axes group, vo
         .send = buf,
         .recv = buf,
     };
-    enqueue(s, &t);
+    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
 }
 
 void zt_nccl_all_to_all(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
@@ -312,8 +307,6 @@ void zt_nccl_all_to_all(struct zt_coll *c, struct zt_stream *s, zt_axes group, c
     (void)send_counts; /* on the device; whole strides are moved */
     (void)recv_counts;
     struct nccl_task t = {
-        .c = coll_of(c),
-        .comm = zt_nccl_group_of(coll_of(c), group),
         .kind = COLL_ALL_TO_ALL,
         .group = group,
         .dtype = dtype,
@@ -322,7 +315,7 @@ void zt_nccl_all_to_all(struct zt_coll *c, struct zt_stream *s, zt_axes group, c
         .send = send,
         .recv = recv,
     };
-    enqueue(s, &t);
+    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
 }
 
 /* Both ends of a message, `from` and `to` being ranks of the world. */
@@ -338,8 +331,6 @@ void zt_nccl_send(struct zt_coll *c, struct zt_stream *s, zt_axes group, const v
     int to = zt_group_member(&c->mesh, group, c->rank, peer);
     ZT_ASSERT_CMP(to, !=, c->rank);
     struct nccl_task t = {
-        .c = coll_of(c),
-        .comm = message_comm(coll_of(c), c->rank, to),
         .kind = COLL_SEND,
         .group = group,
         .dtype = dtype,
@@ -348,7 +339,7 @@ void zt_nccl_send(struct zt_coll *c, struct zt_stream *s, zt_axes group, const v
         .count = count,
         .send = buf,
     };
-    enqueue(s, &t);
+    enqueue(c, s, message_comm(coll_of(c), c->rank, to), &t);
 }
 
 void zt_nccl_recv(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf, int64_t count,
@@ -357,8 +348,6 @@ void zt_nccl_recv(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *b
     int from = zt_group_member(&c->mesh, group, c->rank, peer);
     ZT_ASSERT_CMP(from, !=, c->rank);
     struct nccl_task t = {
-        .c = coll_of(c),
-        .comm = message_comm(coll_of(c), from, c->rank),
         .kind = COLL_RECV,
         .group = group,
         .dtype = dtype,
@@ -367,5 +356,5 @@ void zt_nccl_recv(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *b
         .count = count,
         .recv = buf,
     };
-    enqueue(s, &t);
+    enqueue(c, s, message_comm(coll_of(c), from, c->rank), &t);
 }
