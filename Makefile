@@ -28,7 +28,7 @@ ifneq ($(findstring clang,$(CC)),)
 WARN     += -Wno-pass-failed
 endif
 CFLAGS   += -std=c11 -g $(OPT) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread $(WARN)
-LDLIBS   += -ldnnl -lyaml -ljansson -lm -pthread -ldl
+LDLIBS   += -ldnnl -lyaml -ljansson -lxxhash -lm -pthread -ldl
 
 # ThreadSanitizer does not know libgomp: kernels then run without OpenMP. clang's -fopenmp would bring
 # a second OpenMP library beside oneDNN's: give `OPENMP=-fopenmp-simd` with it.
