@@ -11,8 +11,24 @@
 #include "base/io.h"
 #include "cmd.h"
 
-/* ON_DEVICE: of the touched. ON_GPU: outside our arena there; 0: nothing computes on one. */
-enum { PREDICTED, TOUCHED, OUTSIDE, RSS_PEAK, PSS, ON_DEVICE, ON_GPU, N_MEASURES };
+/*
+ * LEAST, MOST: planned to be touched. ON_DEVICE: of the touched. FILES, STAGING: of what is outside. ON_GPU:
+ * outside our arena there; 0: nothing computes on one.
+ */
+enum {
+    PREDICTED,
+    TOUCHED,
+    OUTSIDE,
+    RSS_PEAK,
+    PSS,
+    LEAST,
+    MOST,
+    FILES,
+    STAGING,
+    ON_DEVICE,
+    ON_GPU,
+    N_MEASURES
+};
 
 /* What a rank reports at its end. */
 struct rank_memory {
@@ -304,6 +320,10 @@ static void on_memory(struct display *d, int rank, const json_t *o)
                   [OUTSIDE] = integer(o, "outside_bytes"),
                   [RSS_PEAK] = integer(o, "rss_peak_bytes"),
                   [PSS] = integer(o, "pss_bytes"),
+                  [LEAST] = sum_arenas(json_object_get(o, "least")),
+                  [MOST] = sum_arenas(json_object_get(o, "most")),
+                  [FILES] = integer(o, "outside_files_bytes"),
+                  [STAGING] = integer(o, "staging_bytes"),
                   [ON_DEVICE] = sum_device(json_object_get(o, "touched")),
                   [ON_GPU] = integer(o, "device_outside_bytes")},
         .digest = digest ? strtoull(digest, NULL, 16) : 0,
@@ -395,8 +415,8 @@ void display_ledger(const struct zt_plan *p)
     double unit = giga ? 1e9 : 1e6;
     char gb[32], gib[32];
     size_t state = on[ZT_CAT_MASTER] + on[ZT_CAT_OPT_M] + on[ZT_CAT_OPT_V];
-    size_t rest =
-        on[ZT_CAT_BATCH] + on[ZT_CAT_CONTROL] + on[ZT_CAT_STAGING] + l->padding + l->fragmentation;
+    size_t rest = on[ZT_CAT_BATCH] + on[ZT_CAT_CONTROL] + on[ZT_CAT_STAGING] + on[ZT_CAT_PADDING] +
+                  on[ZT_CAT_ALIGNMENT] + on[ZT_CAT_UNUSED];
     printf("memory of rank %d as planned, at the fullest moment, in %s:\n", p->rank,
            giga ? "GB" : "MB");
     printf("  parameters %.2f, gradients %.2f, optimizer state %.2f, gather and reduce buffers "
@@ -436,6 +456,29 @@ static struct rank_memory extreme(const struct display *d, bool most)
     return out;
 }
 
+static bool is_as_planned(const struct rank_memory *m)
+{
+    return m->bytes[LEAST] <= m->bytes[TOUCHED] && m->bytes[TOUCHED] <= m->bytes[MOST];
+}
+
+static bool as_planned(const struct display *d)
+{
+    for (int r = 0; r < d->world; r++)
+        if (d->memory[r].there && !is_as_planned(&d->memory[r]))
+            return false;
+    return true;
+}
+
+static void print_unplanned(struct display *d, int rank)
+{
+    const struct rank_memory *m = &d->memory[rank];
+    if (m->there && !is_as_planned(m))
+        zt_str_printf(&d->out.buf,
+                      "  Not as planned: rank %d touched %" PRId64 " bytes of its arenas, and the "
+                      "plan says %" PRId64 " to %" PRId64 ". Please report this.\n",
+                      rank, m->bytes[TOUCHED], m->bytes[LEAST], m->bytes[MOST]);
+}
+
 static void print_memory(struct display *d)
 {
     enum { MAX_ROWS = 8 };
@@ -456,9 +499,15 @@ static void print_memory(struct display *d)
         print_memory_row(d, "least", &least, unit);
         print_memory_row(d, "most", &most, unit);
     }
-    zt_str_puts(&d->out.buf, "  touched: bytes of the arenas that hold anything but the canary. "
-                             "outside: program, libraries and\n  mapped data before the arenas. "
-                             "peak RSS counts what is mapped of other ranks' arenas too.\n");
+    zt_str_printf(
+        &d->out.buf,
+        "  touched: of the arenas, in blocks of 512 bytes%s. outside: of no arena at the "
+        "end:\n  program, libraries, mapped data, heap, stacks%s. peak RSS counts what is "
+        "mapped of\n  other ranks' arenas too.\n",
+        as_planned(d) ? ", as planned" : "",
+        most.bytes[STAGING] > 0 ? ", staging of collectives" : "");
+    for (int r = 0; r < d->world; r++)
+        print_unplanned(d, r);
     if (most.bytes[ON_GPU] > 0)
         zt_str_printf(&d->out.buf,
                       "  On the GPU, outside the arenas, at most: %.2f (CUDA's context, libraries, "
@@ -476,7 +525,8 @@ static json_t *memory_json(const struct display *d, uint64_t *digest)
 {
     static const char *const keys[N_MEASURES] = {
         "predicted_bytes", "touched_bytes",        "outside_bytes",       "rss_peak_bytes",
-        "pss_bytes",       "device_touched_bytes", "device_outside_bytes"};
+        "pss_bytes",       "touched_least_bytes",  "touched_most_bytes",  "outside_files_bytes",
+        "staging_bytes",   "device_touched_bytes", "device_outside_bytes"};
     json_t *ranks = json_array();
     *digest = 0;
     for (int r = 0; r < d->world; r++) {

@@ -14,6 +14,7 @@ static inline ZT_HOST_DEVICE void zt_control_count_finish(const struct zt_count_
 {
     int64_t tokens = a->count->tokens;
     a->count->inv_tokens = tokens ? (float)(1.0 / (double)tokens) : 0.0f;
+    a->count->reserved = 0;
 }
 
 /* Backward goes from the last unit to the first. `stride`: doubles of a record; partials are one each. */

@@ -2,7 +2,7 @@
 
 /*
  * The ledger counts what the arenas hold at the fullest op of all programs: live buffers by
- * category, then the padding inside them, then what packing leaves between them.
+ * category, then the padding and alignment inside them, then what packing leaves between them.
  */
 
 /* Bytes of arenas [first, last] live at each op of a program; (n_ops). */
@@ -33,21 +33,20 @@ static bool alive_at(const struct zt_life *l, int op, int n_ops)
     return (l->lo <= op && op <= l->hi) || op + n_ops <= l->hi;
 }
 
-/* The categories of arenas [first, last] at one op; padding apart when asked for. */
+/* The categories of arenas [first, last] at one op, all but what lies between the buffers. */
 static void count_categories(const struct zt_plan *p, int op, int n_ops, const struct zt_life *life,
-                             enum zt_arena_id first, enum zt_arena_id last, size_t bytes[ZT_N_CATS],
-                             size_t *padding)
+                             enum zt_arena_id first, enum zt_arena_id last, size_t bytes[ZT_N_CATS])
 {
     memset(bytes, 0, ZT_N_CATS * sizeof *bytes);
     for (int b = 0; b < p->n_bufs; b++) {
         const struct zt_buf *buf = &p->bufs[b];
         if (buf->arena < first || buf->arena > last || !alive_at(&life[b], op, n_ops))
             continue;
-        bytes[buf->cat] += buf->bytes;
-        if (padding) {
-            bytes[buf->cat] -= buf->padding;
-            *padding += buf->padding;
-        }
+        const size_t alignment = buf->bytes - buf->used;
+        const size_t zeros = buf->padding ? buf->padding - alignment : 0;
+        bytes[buf->cat] += buf->used - zeros;
+        bytes[ZT_CAT_PADDING] += zeros;
+        bytes[ZT_CAT_ALIGNMENT] += alignment;
     }
 }
 
@@ -75,13 +74,10 @@ static void count_program(struct zt_plan *p, enum zt_program_kind k, size_t *dev
             fullest_host = i;
         }
     }
-    if (fuller) {
-        l->padding = 0;
-        count_categories(p, l->fullest_op, n, life, ZT_AR_DEVICE, ZT_AR_SHARED, l->device,
-                         &l->padding);
-    }
+    if (fuller)
+        count_categories(p, l->fullest_op, n, life, ZT_AR_DEVICE, ZT_AR_SHARED, l->device);
     if (fullest_host >= 0)
-        count_categories(p, fullest_host, n, life, ZT_AR_HOST, ZT_AR_HOST, l->host, NULL);
+        count_categories(p, fullest_host, n, life, ZT_AR_HOST, ZT_AR_HOST, l->host);
     free(on_device);
     free(on_host);
     free(life);
@@ -130,7 +126,8 @@ void zt_plan_ledger(struct zt_plan *p)
     for (int k = 0; k < ZT_N_PROGRAMS; k++)
         if (p->programs[k].n_ops > 0)
             count_program(p, (enum zt_program_kind)k, &device, &host);
-    l->fragmentation = l->peak[ZT_AR_DEVICE] + l->peak[ZT_AR_SHARED] - device;
+    l->device[ZT_CAT_UNUSED] = zt_plan_device_bytes(p) - device;
+    l->host[ZT_CAT_UNUSED] = l->peak[ZT_AR_HOST] - host;
     memset(l->sent, 0, sizeof l->sent);
     l->flops = 0;
     for (int i = 0; i < train->n_ops; i++) {

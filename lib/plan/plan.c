@@ -214,6 +214,9 @@ const char *zt_cat_name(enum zt_cat c)
         [ZT_CAT_BATCH] = "batch",
         [ZT_CAT_CONTROL] = "control",
         [ZT_CAT_STAGING] = "staging",
+        [ZT_CAT_PADDING] = "padding",
+        [ZT_CAT_ALIGNMENT] = "alignment",
+        [ZT_CAT_UNUSED] = "unused",
     };
     return names[c];
 }

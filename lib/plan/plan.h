@@ -20,6 +20,7 @@
  *   profile.c   rates of the simulator
  *   schedule.c  the passes in order, choice of the backlog
  *   ledger.c    bytes by category, bytes sent, FLOPs
+ *   touched.c   which bytes of an arena a run touches
  *   plan.c, build.c  checks, names; everything in order
  *   print*.c    --schedule, tables, JSON
  *
@@ -69,6 +70,10 @@ enum zt_cat {
     ZT_CAT_BATCH,     /* tokens, targets, ... on device and host */
     ZT_CAT_CONTROL,   /* step block, counts, votes, partials, results */
     ZT_CAT_STAGING,   /* host copies on their way: offload, loading */
+    /* No buffer has these: the ledger's, so that categories add up to the arena. */
+    ZT_CAT_PADDING,   /* of units: zeros */
+    ZT_CAT_ALIGNMENT, /* of buffers, behind what ops touch: never touched */
+    ZT_CAT_UNUSED,    /* free at that moment, between the buffers */
     ZT_N_CATS,
 };
 
@@ -337,12 +342,12 @@ struct zt_eval_record {
 
 struct zt_ledger {
     size_t peak[ZT_N_ARENAS]; /* arena bytes: what will be allocated */
-    /* At the op where the arenas of the device are fullest (device + shared), bytes by category. */
-    size_t device[ZT_N_CATS];
-    size_t host[ZT_N_CATS]; /* at the op where the host arena is fullest */
-    size_t padding;         /* of units on the device; counted out of device[] */
-    size_t fragmentation;   /* device + shared peak minus the bytes live at that op */
-    enum zt_program_kind fullest_program;
+    /*
+     * Bytes by category at the op where the arenas of the device (device + shared) are fullest, and at that
+     * where the host's is: they add up to the peaks.
+     */
+    size_t device[ZT_N_CATS], host[ZT_N_CATS];
+    enum zt_program_kind fullest_program; /* of the device */
     int fullest_op;
     double sent[ZT_N_OP_KINDS]; /* bytes this rank sends in a train step, by op kind */
     double flops;               /* of a train step, this rank */
@@ -521,6 +526,30 @@ void zt_verifier_free(struct zt_verifier *v);
 int zt_verify_ranks(const struct zt_plan *const *plans, int n, struct zt_err *err) ZT_MUST_CHECK;
 
 void zt_plan_ledger(struct zt_plan *p);
+
+struct zt_extent {
+    size_t begin, end; /* bytes of an arena */
+};
+
+/*
+ * What runs of some programs leave in an arena, as lists of extents that grow and do not adjoin.
+ * `written` is written by ops whatever happens. `touchable` is that and scratch (ZT_CAT_WORKSPACE), of
+ * which a kernel takes what it needs. No other byte is ever touched: it is alignment, or lies between buffers.
+ */
+struct zt_touched {
+    int n_written, n_touchable;
+    struct zt_extent *written, *touchable;
+    size_t written_bytes, scratch_bytes; /* scratch: touchable and not written */
+};
+
+/* `programs`: 1 << kind of those that run. Programs that the plan does not have touch nothing. */
+enum { ZT_ALL_PROGRAMS = (1 << ZT_N_PROGRAMS) - 1 };
+void zt_plan_touched(const struct zt_plan *p, enum zt_arena_id arena, unsigned programs,
+                     struct zt_touched *out);
+
+/* Bytes of the blocks, aligned and of `block` bytes each, that (n) such extents lie in. */
+size_t zt_extent_blocks(const struct zt_extent *x, int n, size_t block);
+void zt_touched_release(struct zt_touched *t);
 
 /* Bytes of the device: its own arena and the one that peers read. */
 static inline size_t zt_plan_device_bytes(const struct zt_plan *p)

@@ -124,12 +124,12 @@ static double batch_and_control(const struct zt_plan *p)
 
 static double padding(const struct zt_plan *p)
 {
-    return (double)p->ledger.padding;
+    return (double)p->ledger.device[ZT_CAT_PADDING] + (double)p->ledger.device[ZT_CAT_ALIGNMENT];
 }
 
 static double unused(const struct zt_plan *p)
 {
-    return (double)p->ledger.fragmentation;
+    return (double)p->ledger.device[ZT_CAT_UNUSED];
 }
 
 static double shared_peak(const struct zt_plan *p)
@@ -167,7 +167,7 @@ static void print_host(struct table *t)
 static void print_device(struct table *t)
 {
     static const struct row rows[] = {
-        {"batch and control", batch_and_control}, {"padding", padding},
+        {"batch and control", batch_and_control}, {"padding, alignment", padding},
         {"unused at that moment", unused},        {"= device peak", device_peak},
         {"  of it read by peers", shared_peak},   {"host", host_peak},
     };

@@ -33,8 +33,6 @@ static json_t *ledger_json(const struct zt_plan *p)
             json_object_set_new(sent, zt_op_kind_name((enum zt_op_kind)k), json_real(l->sent[k]));
     json_object_set_new(o, "peak_bytes", peak);
     json_object_set_new(o, "device_bytes", categories(l->device));
-    json_object_set_new(o, "padding_bytes", json_integer((json_int_t)l->padding));
-    json_object_set_new(o, "unused_bytes", json_integer((json_int_t)l->fragmentation));
     json_object_set_new(o, "host_bytes", categories(l->host));
     json_object_set_new(o, "fullest_program", json_string(zt_program_name(l->fullest_program)));
     json_object_set_new(o, "fullest_op", json_integer(l->fullest_op));

@@ -303,6 +303,7 @@ void zt_engine_run(struct zt_engine *e, enum zt_program_kind k)
     }
     e->last_program = k;
     e->has_run = true;
+    e->ran |= 1u << k;
     if (k == ZT_PROG_TRAIN)
         e->n_train_runs++;
 }

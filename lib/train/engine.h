@@ -46,6 +46,7 @@ struct zt_engine {
     int now;                                 /* which of the two is this iteration's */
     enum zt_program_kind last_program;
     bool has_run;
+    unsigned ran; /* 1 << kind of the programs that were run */
 
     /* What the host tells the program that it submits next; copied into tasks. */
     int64_t next_batch; /* LOAD_BATCH: which global batch of its feed */

@@ -3,31 +3,6 @@
 #include "base/clock.h"
 #include "dev/queue.h"
 
-static int64_t field_kb(const char *path, const char *key)
-{
-    FILE *f = fopen(path, "re");
-    char line[256];
-    long long kb = 0;
-    if (!f)
-        return 0;
-    size_t n = strlen(key);
-    while (fgets(line, sizeof line, f))
-        if (strncmp(line, key, n) == 0 && sscanf(line + n, " %lld", &kb) == 1)
-            break;
-    fclose(f);
-    return kb * 1024;
-}
-
-int64_t zt_process_rss_peak(void)
-{
-    return field_kb("/proc/self/status", "VmHWM:");
-}
-
-int64_t zt_process_pss(void)
-{
-    return field_kb("/proc/self/smaps_rollup", "Pss:");
-}
-
 /* FLOP/s of several products of n x n matrices, one after the other; 0 when they fail. */
 static double product_rate(struct zt_stream *s, int64_t n, enum zt_dtype dtype)
 {

@@ -25,7 +25,6 @@ struct run {
     struct zt_source source;
     struct zt_feed feed_train, feed_eval;
     struct zt_engine engine;
-    int64_t rss_before_arenas;
     int64_t last_done_ns;
     double flops_per_token, peak_flops;
     enum stop stop;
@@ -153,7 +152,6 @@ static int set_up_data(struct run *run, struct zt_err *err)
 
 static int set_up_engine(struct run *run, struct zt_err *err)
 {
-    run->rss_before_arenas = zt_process_rss_peak();
     int rc = zt_engine_init(&run->engine, run->plan, run->env->dev, run->env->coll, err);
     if (rc)
         return rc;
@@ -545,27 +543,43 @@ static int device_outside(const struct run *run, json_t *o, struct zt_err *err)
     return 0;
 }
 
-/* Predicted beside measured: what the plan promised, what was touched, what lies outside. */
+/* What the plan promised, what was touched, and how much of the host's memory is not of arenas. */
+static json_t *memory_json(const struct run *run, const struct zt_arena_use use[ZT_N_ARENAS],
+                           uint64_t digest)
+{
+    size_t touched[ZT_N_ARENAS], least[ZT_N_ARENAS], most[ZT_N_ARENAS];
+    const bool gpu = run->env->dev->ops->kind != ZT_DEV_CPU;
+    char hex[20];
+    struct zt_pss pss;
+    for (int a = 0; a < ZT_N_ARENAS; a++) {
+        touched[a] = use[a].touched;
+        least[a] = use[a].least;
+        most[a] = use[a].most;
+    }
+    zt_run_pss(&run->engine, &pss);
+    int64_t staging = gpu ? pss.shared : 0, outside = pss.files + pss.rest + staging;
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)digest);
+    return json_pack(
+        "{s:s, s:i, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s}", "type", "memory", "rank",
+        run->env->rank, "predicted", arenas_json(run->plan->ledger.peak), "touched",
+        arenas_json(touched), "least", arenas_json(least), "most", arenas_json(most),
+        "outside_bytes", (json_int_t)outside, "outside_files_bytes", (json_int_t)pss.files,
+        "staging_bytes", (json_int_t)staging, "rss_peak_bytes", (json_int_t)zt_process_rss_peak(),
+        "pss_bytes", (json_int_t)(pss.arenas + pss.shared + pss.files + pss.rest), "digest", hex);
+}
+
 static int report_memory(struct run *run, struct zt_err *err)
 {
-    size_t touched[ZT_N_ARENAS] = {0};
+    struct zt_arena_use use[ZT_N_ARENAS] = {{0}};
     uint64_t state = 0;
-    char digest[20];
     int rc = 0;
     for (int a = 0; a < ZT_N_ARENAS && !rc; a++)
-        if (run->engine.base[a])
-            rc = zt_engine_touched(&run->engine, (enum zt_arena_id)a, &touched[a], err);
+        rc = zt_run_arena_use(&run->engine, (enum zt_arena_id)a, &use[a], err);
     if (!rc)
         rc = zt_run_digest(&run->engine, &state, err);
     if (rc)
         return rc;
-    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)state);
-    int64_t outside = run->rss_before_arenas + (run->engine.stage ? ZT_VIEW_BYTES : 0);
-    json_t *o = json_pack("{s:s, s:i, s:o, s:o, s:I, s:I, s:I, s:s}", "type", "memory", "rank",
-                          run->env->rank, "predicted", arenas_json(run->plan->ledger.peak),
-                          "touched", arenas_json(touched), "outside_bytes", (json_int_t)outside,
-                          "rss_peak_bytes", (json_int_t)zt_process_rss_peak(), "pss_bytes",
-                          (json_int_t)zt_process_pss(), "digest", digest);
+    json_t *o = memory_json(run, use, state);
     rc = device_outside(run, o, err);
     if (rc) {
         json_decref(o);
@@ -591,15 +605,12 @@ int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, stru
     int rc = set_up_plan(&run, err);
     if (!rc)
         rc = set_up_data(&run, err);
-    bool gpu = env->dev->ops->kind != ZT_DEV_CPU;
-    if (!rc && gpu)
+    if (!rc)
         measure_peak(&run);
     if (!rc)
         rc = set_up_engine(&run, err);
     if (!rc)
         set_up_times(&run);
-    if (!rc && !gpu) /* its peak counts as our own, not as what lies outside */
-        measure_peak(&run);
     if (!rc && env->rank == 0)
         rc = report_start(&run, err);
     if (!rc)

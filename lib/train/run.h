@@ -56,12 +56,36 @@ int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, in
  */
 int zt_run_digest(struct zt_engine *e, uint64_t *digest, struct zt_err *err) ZT_MUST_CHECK;
 
-/*
- * Bytes of this process: resident high-water mark, and proportional share now (it walks all
- * pages: not for every step). 0 when not known.
- */
+/* ---- memory.c: what a run has used ---- */
+
+/* An arena in bytes, all but the first in blocks of ZT_BUF_ALIGN. */
+struct zt_arena_use {
+    size_t peak;        /* allocated, as planned */
+    size_t touched;     /* measured: what no longer holds the canary */
+    size_t least, most; /* planned for the programs that ran: what must and what may be touched */
+};
+
+/* All 0 where the plan has no such arena. Nothing may be running. */
+int zt_run_arena_use(struct zt_engine *e, enum zt_arena_id a, struct zt_arena_use *out,
+                     struct zt_err *err) ZT_MUST_CHECK;
+
+/* This process's proportional share of the host's memory, in bytes, by what it is of. */
+struct zt_pss {
+    int64_t arenas; /* private ones */
+    int64_t
+        shared; /* memory shared between ranks: arenas of the CPU, else what collectives stage in */
+    int64_t files; /* program, libraries, mapped data, the control block */
+    int64_t rest;  /* heap, stacks, what libraries allocate */
+};
+
+/* Measured now; it walks all pages: not for every step. All 0 when not known. */
+void zt_run_pss(const struct zt_engine *e, struct zt_pss *out);
+
+/* The same from the text of /proc/PID/smaps; `arenas` (n) are ranges of addresses. */
+void zt_pss_read(FILE *smaps, const struct zt_extent *arenas, int n, struct zt_pss *out);
+
+/* Resident high-water mark of this process, bytes; 0 when not known. */
 int64_t zt_process_rss_peak(void);
-int64_t zt_process_pss(void);
 
 /*
  * Measured matmul rate of one worker, FLOP/s: what MFU is measured against. fp32 on a CPU, `dtype` on a

@@ -9,11 +9,13 @@ for s in json.load(open("plan.json"))["stages"]:
     device = ledger["device_bytes"]
     print(s["stage"], s["parameters"], "%.0f" % ledger["formula_bytes"])
     state = sum(device[k] for k in ("fp32_master", "optimizer_m", "optimizer_v"))
-    # padding is counted apart; what a slice has of it is all that may be missing
+    # padding and alignment are counted apart; what a slice has of them is all that may be missing
+    apart = device["padding"] + device["alignment"]
     want = 12 * s["parameters"] / (1 if s["stage"] == 0 else 4)
-    assert abs(state - want) <= ledger["padding_bytes"], (state, want)
+    assert abs(state - want) <= apart, (state, want)
     parameters = 2 * s["parameters"] / (4 if s["stage"] == 3 else 1)
-    assert abs(device["parameters"] - parameters) <= ledger["padding_bytes"], device
-    total = sum(device.values()) + ledger["padding_bytes"] + ledger["unused_bytes"]
+    assert abs(device["parameters"] - parameters) <= apart, device
+    total = sum(device.values())
     assert total == ledger["peak_bytes"]["device"] + ledger["peak_bytes"]["shared"], total
+    assert sum(ledger["host_bytes"].values()) == ledger["peak_bytes"]["host"], ledger["host_bytes"]
 END

@@ -14,5 +14,6 @@ for name in "good", "bad":
 m = json.load(open("good/summary.json"))["memory"][1]
 print(*m)
 assert all(isinstance(v, int) for v in m.values())
+assert m["touched_least_bytes"] <= m["touched_bytes"] <= m["touched_most_bytes"] <= m["predicted_bytes"]
 assert m["rank"] == 1 and 0 < m["touched_bytes"] <= m["predicted_bytes"] < m["rss_peak_bytes"]
 END

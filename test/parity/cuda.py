@@ -130,11 +130,11 @@ def schedules_of_streams():
 
 
 def memory():
-    """The arena is what the plan says, and nothing else is touched but cuBLASLt's workspace."""
+    """Touched is what the plan says, in blocks of 512 bytes; of the scratch, cuBLASLt takes what it likes."""
     def check():
         for m in on_gpu(1, text_recipe()).memory:
-            rest = m["predicted_bytes"] - m["touched_bytes"]
-            assert 0 <= rest <= (32 << 20) + 0.06 * m["predicted_bytes"], f"{m}"
+            assert m["touched_least_bytes"] <= m["touched_bytes"] <= m["touched_most_bytes"], f"{m}"
+            assert 0 < m["touched_most_bytes"] <= m["predicted_bytes"], f"{m}"
             assert 0 < m["device_outside_bytes"] < 64 << 20 or not SIMULATED, f"{m}"
     test("cuda memory predicted and measured", check)
 
