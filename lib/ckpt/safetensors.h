@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "ckpt/llmc.h"
 #include "model/model.h"
 
 enum { ZT_ST_MAX_DIMS = 8 };
@@ -49,21 +50,28 @@ const struct zt_st_tensor *zt_st_find(const struct zt_st_file *f, const char *na
 void zt_st_read_f32(const struct zt_st_tensor *t, int64_t begin, int64_t n, float *out);
 
 /*
- * A folder of weights matched to a model: model.safetensors, or model.safetensors.index.json with
- * its shards. tensors[i] is the model's parameter i. Names may carry Hugging Face's prefix
+ * Weights matched to a model: a folder with model.safetensors, or model.safetensors.index.json and
+ * its shards; or a file of llm.c (ckpt/llmc.h), which is known by its magic number. In a folder, names may carry Hugging Face's prefix
  * ("transformer.", "model."). Every parameter must be there once, with its shape; unknown names are
  * errors, except buffers known to be no weights (h.N.attn.bias, h.N.attn.masked_bias, a tied
  * lm_head.weight equal to the embedding). All problems are reported at once (the first of them when
  * they do not fit a message).
  */
 struct zt_weights {
-    int n_files;
+    int n_files; /* of safetensors */
     struct zt_st_file *files;
-    const struct zt_st_tensor **tensors; /* (model->n_params) */
+    const struct zt_st_tensor **tensors; /* (model->n_params); NULL: it is a file of llm.c */
+    struct zt_mapped map;                /* of that file */
+    struct zt_llmc llmc;
+    struct zt_arena arena;
 };
 
-int zt_weights_open(const char *dir, const struct zt_model *m, struct zt_weights *w,
+int zt_weights_open(const char *path, const struct zt_model *m, struct zt_weights *w,
                     struct zt_err *err) ZT_MUST_CHECK;
 void zt_weights_close(struct zt_weights *w);
+
+/* n elements of the model's parameter from `begin`, in fp32. Thread-safe. */
+void zt_weights_read_f32(const struct zt_weights *w, int param, int64_t begin, int64_t n,
+                         float *out);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <stdarg.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_INDEX_BYTES = 100000000, MAX_SHARDS = 4096, MAX_LISTED_BYTES = 2800 };
@@ -312,11 +313,10 @@ static void match(struct matcher *k)
         check_tied_head(k, tied_head);
 }
 
-int zt_weights_open(const char *dir, const struct zt_model *m, struct zt_weights *w,
-                    struct zt_err *err)
+static int open_folder(const char *dir, const struct zt_model *m, struct zt_weights *w,
+                       struct zt_err *err)
 {
     struct matcher k = {.dir = dir, .model = m, .w = w, .err = err};
-    memset(w, 0, sizeof *w);
     w->tensors = zt_xcalloc((size_t)m->n_params, sizeof(const struct zt_st_tensor *));
     int rc = open_files(&k);
     if (!rc)
@@ -326,6 +326,23 @@ int zt_weights_open(const char *dir, const struct zt_model *m, struct zt_weights
     json_decref(k.index);
     json_decref(k.shards);
     zt_str_release(&k.problems.text);
+    return rc;
+}
+
+static int open_llmc(const char *path, const struct zt_model *m, struct zt_weights *w,
+                     struct zt_err *err)
+{
+    int rc = zt_map_file(path, &w->map, err);
+    return rc ? rc : zt_llmc_parse(path, w->map.data, w->map.bytes, m, &w->arena, &w->llmc, err);
+}
+
+int zt_weights_open(const char *path, const struct zt_model *m, struct zt_weights *w,
+                    struct zt_err *err)
+{
+    struct stat st;
+    memset(w, 0, sizeof *w);
+    bool is_file = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    int rc = (is_file ? open_llmc : open_folder)(path, m, w, err);
     if (rc)
         zt_weights_close(w);
     return rc;
@@ -337,5 +354,16 @@ void zt_weights_close(struct zt_weights *w)
         zt_st_close(&w->files[i]);
     free(w->files);
     free(w->tensors);
+    zt_unmap_file(&w->map);
+    zt_arena_release(&w->arena);
     memset(w, 0, sizeof *w);
+}
+
+void zt_weights_read_f32(const struct zt_weights *w, int param, int64_t begin, int64_t n,
+                         float *out)
+{
+    if (w->tensors)
+        zt_st_read_f32(w->tensors[param], begin, n, out);
+    else
+        zt_llmc_read_f32(&w->llmc, param, begin, n, out);
 }

@@ -382,7 +382,8 @@ const struct zt_key zt_keys[] = {
     /* model: Hugging Face's config.json */
     SECTION("model", "The model, in the words of Hugging Face's config.json."),
     KEY("model.from", PATH, r.model.from, NULL,
-        "A folder with config.json and safetensors: start from its weights."),
+        "A folder with config.json and safetensors, or a model file of llm.c: start from its "
+        "weights."),
     KEY("model.config", PATH, model_config, NULL,
         "A config.json; keys of the recipe win over it."),
     KEY("model.params", FLOAT, r.model.params, NULL,

@@ -1,6 +1,10 @@
 #include "recipe/load.h"
 
+#include <inttypes.h>
+#include <sys/stat.h>
+
 #include "base/io.h"
+#include "base/llmc.h"
 
 enum { MAX_INCLUDE_DEPTH = 8, MAX_SOURCES = 64, MAX_SET_KEY = 200 };
 
@@ -252,6 +256,52 @@ static void merge_set(struct zt_load *ld, struct zt_node *root, const char *arg)
     zt_node_merge(root, tree, true, ld->arena);
 }
 
+/* The header of a file of llm.c, as a config.json would say it. */
+static int read_llmc_config(const char *path, struct zt_str *out, struct zt_err *err)
+{
+    struct zt_mapped map;
+    struct zt_llmc_header h;
+    int rc = zt_map_file(path, &map, err);
+    if (rc)
+        return rc;
+    if (zt_is_llmc_model(map.data, map.bytes))
+        rc = zt_llmc_header(path, map.data, map.bytes, &h, err);
+    else
+        rc = zt_err_set(
+            err, ZT_EINPUT,
+            "%s: is neither a folder nor a model file of llm.c; of safetensors, name the "
+            "folder",
+            path);
+    zt_unmap_file(&map);
+    if (!rc)
+        zt_str_printf(out,
+                      "{\"model_type\": \"gpt2\", \"n_layer\": %" PRId64 ", \"n_head\": %" PRId64
+                      ", \"n_embd\": %" PRId64 ", \"n_positions\": %" PRId64
+                      ", \"vocab_size\": %" PRId64
+                      ", \"resid_pdrop\": 0, \"embd_pdrop\": 0, \"attn_pdrop\": 0}",
+                      h.n_layer, h.n_head, h.n_embd, h.n_positions, h.vocab_size);
+    return rc;
+}
+
+/*
+ * What describes the model of `from`, a folder of Hugging Face or a file of llm.c; *path becomes the file
+ * it comes from.
+ */
+static int read_from(struct zt_load *ld, const char **path, struct zt_str *out, struct zt_err *err)
+{
+    struct stat st;
+    if (stat(*path, &st) == 0 && S_ISREG(st.st_mode))
+        return read_llmc_config(*path, out, err);
+    *path = zt_arena_printf(ld->arena, "%s/config.json", *path);
+    int rc = zt_read_file(*path, ZT_TREE_MAX_BYTES, out, err);
+    if (rc) {
+        size_t len = strlen(err->msg);
+        snprintf(err->msg + len, sizeof err->msg - len,
+                 "; it must be a folder that is already here");
+    }
+    return rc;
+}
+
 /* model.config or model.from: the keys of that config.json below the recipe's own. */
 static void merge_model_config(struct zt_load *ld, struct zt_node *root)
 {
@@ -269,14 +319,13 @@ static void merge_model_config(struct zt_load *ld, struct zt_node *root)
         return;
     }
     const char *path = zt_node_path(n, ld->arena);
-    if (from)
-        path = zt_arena_printf(ld->arena, "%s/config.json", path);
     struct zt_str text = {0};
     struct zt_err err;
-    if (zt_read_file(path, ZT_TREE_MAX_BYTES, &text, &err) != 0) {
+    if (from ? read_from(ld, &path, &text, &err)
+             : zt_read_file(path, ZT_TREE_MAX_BYTES, &text, &err)) {
         ld->incomplete = true;
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, n->at, "model.%s: %s%s", config ? "config" : "from",
-                    err.msg, from ? "; it must be a folder that is already here" : "");
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, n->at, "model.%s: %s", config ? "config" : "from",
+                    err.msg);
     } else {
         ld->config = new_source(ld, ZT_SOURCE_CONFIG, path, true);
         struct zt_node *base = parse_map(ld, ld->config, zt_str_get(&text), text.len, "model");

@@ -50,8 +50,9 @@ struct zt_recipe_rope {
 /* Hugging Face's vocabulary; without model_type only `params` means anything (for_plan). */
 struct zt_recipe_model {
     const char *model_type; /* "gpt2", "llama"...; NULL with `params` alone, or without a model */
-    const char *from;       /* folder with config.json and safetensors; NULL: start from noise */
-    double params;          /* model.params: plan only; 0 if not given */
+    const char *from; /* folder with config.json and safetensors, or a model file of llm.c; NULL:
+                               start from noise */
+    double params;    /* model.params: plan only; 0 if not given */
     int64_t n_layer, n_head, n_kv_head, head_dim, n_embd, n_inner, vocab_size, n_positions;
     double norm_eps, initializer_range;
     double embd_pdrop, resid_pdrop, attn_pdrop;

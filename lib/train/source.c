@@ -35,7 +35,7 @@ static void fill_piece(const struct zt_source *s, const struct zt_plan *p, int u
         if (lo >= hi)
             continue;
         if (s->weights)
-            zt_st_read_f32(s->weights->tensors[param], lo - off, hi - lo, out + (lo - begin));
+            zt_weights_read_f32(s->weights, param, lo - off, hi - lo, out + (lo - begin));
         else
             fill_initial(s, param, lo - off, hi - lo, out + (lo - begin));
     }
