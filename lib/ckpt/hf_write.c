@@ -1,0 +1,356 @@
+#include "ckpt/hf.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "base/size.h"
+#include "ckpt/safetensors_write.h"
+
+enum { PIECE = 1 << 18 }; /* elements that are converted and written at a time */
+
+static const char config_name[] = "config.json", one_name[] = "model.safetensors",
+                  index_name[] = "model.safetensors.index.json";
+
+/* What may stand beside the weights and belongs to the tokenizer, or to how text is generated. */
+static const char *const companions[] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "tekken.json",
+    "chat_template.json",
+    "chat_template.jinja",
+    "generation_config.json",
+};
+
+struct writing {
+    const struct zt_hf_opts *o;
+    const struct zt_hf_source *source;
+    struct zt_hf_result *result;
+    char *dir; /* the temporary folder */
+    struct zt_arena arena;
+    struct zt_st_entry *entries; /* (model->n_params) */
+    int *shard;                  /* (model->n_params), from 0 */
+    int n_shards;
+    float *in;      /* (PIECE) */
+    uint16_t *half; /* (PIECE) */
+};
+
+static const char *path_in(struct writing *w, const char *dir, const char *name)
+{
+    return zt_arena_printf(&w->arena, "%s/%s", dir, name);
+}
+
+/* ---- which folders may be written ---- */
+
+static bool has_suffix(const char *s, const char *suffix)
+{
+    size_t n = strlen(s), k = strlen(suffix);
+    return n >= k && strcmp(s + n - k, suffix) == 0;
+}
+
+static bool is_exports_file(const char *name)
+{
+    for (size_t i = 0; i < ZT_ARRAY_LEN(companions); i++) {
+        if (strcmp(name, companions[i]) == 0)
+            return true;
+    }
+    return strcmp(name, config_name) == 0 || strcmp(name, index_name) == 0 ||
+           (strncmp(name, "model", 5) == 0 && has_suffix(name, ".safetensors"));
+}
+
+int zt_hf_check(const char *dir, bool force, struct zt_err *err)
+{
+    int rc = 0;
+    DIR *d = opendir(dir);
+    if (!d)
+        return errno == ENOENT ? 0 : zt_err_errno(err, ZT_EINPUT, "%s", dir);
+    for (const struct dirent *e; !rc && (e = readdir(d));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        if (!force)
+            rc = zt_err_set(err, ZT_EINPUT,
+                            "%s: is not empty; name another folder, or give --force to replace the "
+                            "model in it",
+                            dir);
+        else if (!is_exports_file(e->d_name))
+            rc = zt_err_set(err, ZT_EINPUT,
+                            "%s: holds %.200s, which is no part of a model; --force replaces "
+                            "exported models only",
+                            dir, e->d_name);
+    }
+    closedir(d);
+    return rc;
+}
+
+/* ---- files ---- */
+
+/* Where each tensor goes: the next shard begins where one would become too large. */
+static void assign_shards(struct writing *w)
+{
+    const struct zt_model *m = w->o->model;
+    size_t in_shard = 0, elem = zt_dtype_bytes(w->o->dtype);
+    for (int i = 0; i < m->n_params; i++) {
+        size_t bytes = (size_t)m->params[i].n_elems * elem;
+        if (in_shard &&
+            (bytes > w->o->max_shard_bytes || in_shard > w->o->max_shard_bytes - bytes)) {
+            w->n_shards++;
+            in_shard = 0;
+        }
+        w->shard[i] = w->n_shards;
+        in_shard += bytes;
+        w->result->bytes += bytes;
+        w->result->n_elems += m->params[i].n_elems;
+    }
+    w->n_shards++;
+}
+
+static void name_tensors(struct writing *w)
+{
+    const struct zt_model *m = w->o->model;
+    const char *prefix = m->cfg.type == ZT_MODEL_GPT2 ? "transformer." : "model.";
+    for (int i = 0; i < m->n_params; i++) {
+        const struct zt_param_spec *p = &m->params[i];
+        bool head = strcmp(p->name, "lm_head.weight") == 0;
+        w->entries[i] = (struct zt_st_entry){
+            .name = zt_arena_printf(&w->arena, "%s%s", head ? "" : prefix, p->name),
+            .dtype = w->o->dtype,
+            .n_dims = p->n_dims,
+            .dims = p->dims,
+        };
+    }
+}
+
+static const char *shard_name(struct writing *w, int shard)
+{
+    if (w->n_shards == 1)
+        return one_name;
+    return zt_arena_printf(&w->arena, "model-%05d-of-%05d.safetensors", shard + 1, w->n_shards);
+}
+
+static bool is_finite(float x)
+{
+    return (zt_f32_bits(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* w->in as the file's type; what to write of it. */
+static int convert(struct writing *w, int param, int64_t n, const void **bytes, struct zt_err *err)
+{
+    *bytes = w->o->dtype == ZT_F32 ? (const void *)w->in : w->half;
+    if (w->o->dtype == ZT_BF16) {
+        for (int64_t i = 0; i < n; i++)
+            w->half[i] = zt_f32_to_bf16(w->in[i]);
+    } else if (w->o->dtype == ZT_F16) {
+        for (int64_t i = 0; i < n; i++) {
+            w->half[i] = zt_f32_to_f16(w->in[i]);
+            if ((w->half[i] & 0x7c00) == 0x7c00 && is_finite(w->in[i]))
+                return zt_err_set(err, ZT_EINPUT,
+                                  "%s: a value of %g is too large for fp16; use bf16 or fp32",
+                                  w->o->model->params[param].name, (double)w->in[i]);
+        }
+    }
+    return 0;
+}
+
+static int write_tensor(struct writing *w, int param, struct zt_st_writer *out, struct zt_err *err)
+{
+    int64_t n_elems = w->o->model->params[param].n_elems;
+    size_t elem = zt_dtype_bytes(w->o->dtype);
+    int rc = 0;
+    for (int64_t at = 0; at < n_elems && !rc; at += PIECE) {
+        int64_t n = ZT_MIN(n_elems - at, (int64_t)PIECE);
+        const void *bytes;
+        rc = w->source->read(w->source->ctx, param, at, n, w->in, err);
+        if (!rc)
+            rc = convert(w, param, n, &bytes, err);
+        if (!rc)
+            rc = zt_st_append(out, bytes, (size_t)n * elem, err);
+    }
+    return rc;
+}
+
+/* The tensors [first, end) as one file. */
+static int write_shard(struct writing *w, int first, int end, struct zt_err *err)
+{
+    static const struct zt_st_meta format = {"format", "pt"};
+    const char *path = path_in(w, w->dir, shard_name(w, w->shard[first]));
+    struct zt_st_writer out = {0};
+    struct zt_str header = {0};
+    size_t bytes;
+    int rc = zt_st_header(w->entries + first, end - first, &format, 1, &header, &bytes, err);
+    if (!rc)
+        rc = zt_st_create(path, &header, bytes, &out, err);
+    for (int i = first; i < end && !rc; i++)
+        rc = write_tensor(w, i, &out, err);
+    if (!rc)
+        rc = zt_st_commit(&out, err);
+    zt_st_abandon(&out);
+    zt_str_release(&header);
+    return rc;
+}
+
+static int write_index(struct writing *w, struct zt_err *err)
+{
+    const struct zt_hf_result *r = w->result;
+    json_t *map = json_object();
+    for (int i = 0; i < w->o->model->n_params; i++)
+        json_object_set_new(map, w->entries[i].name, json_string(shard_name(w, w->shard[i])));
+    json_t *root =
+        json_pack("{s:{s:I, s:I}, s:o}", "metadata", "total_parameters", (json_int_t)r->n_elems,
+                  "total_size", (json_int_t)r->bytes, "weight_map", map);
+    char *text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS);
+    int rc = text ? zt_write_file_atomic(path_in(w, w->dir, index_name), text, strlen(text), err)
+                  : zt_err_set(err, ZT_ENOMEM, "out of memory");
+    free(text);
+    json_decref(root);
+    return rc;
+}
+
+static int write_weights(struct writing *w, struct zt_err *err)
+{
+    int n = w->o->model->n_params, rc = 0;
+    for (int first = 0, end; first < n && !rc; first = end) {
+        for (end = first + 1; end < n && w->shard[end] == w->shard[first];)
+            end++;
+        rc = write_shard(w, first, end, err);
+    }
+    return rc || w->n_shards == 1 ? rc : write_index(w, err);
+}
+
+static int write_config(struct writing *w, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    int rc = zt_hf_config(w->o, &text, err);
+    if (!rc)
+        rc = zt_write_file_atomic(path_in(w, w->dir, config_name), text.buf, text.len, err);
+    zt_str_release(&text);
+    return rc;
+}
+
+static int copy_companions(struct writing *w, struct zt_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; w->o->from && i < ZT_ARRAY_LEN(companions) && !rc; i++) {
+        const char *from = path_in(w, w->o->from, companions[i]);
+        struct zt_mapped map;
+        if (access(from, F_OK))
+            continue;
+        rc = zt_map_file(from, &map, err);
+        if (rc)
+            break;
+        rc = zt_write_file_atomic(path_in(w, w->dir, companions[i]), map.data, map.bytes, err);
+        zt_unmap_file(&map);
+        w->result->n_copied += !rc;
+    }
+    return rc;
+}
+
+/* ---- the folder ---- */
+
+static int sync_folder(const char *path, struct zt_err *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+    if (fd < 0 || fsync(fd))
+        rc = zt_err_errno(err, ZT_EIO, "%s: fsync", path);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* A folder of files: ours, before it has its name, or one that was replaced. */
+static void remove_folder(const char *path)
+{
+    DIR *d = opendir(path);
+    if (!d)
+        return;
+    for (const struct dirent *e; (e = readdir(d));)
+        unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+    rmdir(path);
+}
+
+/*
+ * Give the finished folder its name. One that may be replaced changes places with it; where the file
+ * system cannot do that at once, it steps aside first.
+ */
+static int take_name(struct writing *w, const char *dir, struct zt_err *err)
+{
+    const char *old = zt_arena_printf(&w->arena, "%s.old.%ld", dir, (long)getpid());
+    if (rename(w->dir, dir) == 0) /* nothing is there, or an empty folder */
+        return 0;
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return zt_err_errno(err, ZT_EIO, "%s: rename", dir);
+    int rc = zt_hf_check(dir, w->o->force, err);
+    if (rc)
+        return rc;
+    if (renameat2(AT_FDCWD, w->dir, AT_FDCWD, dir, RENAME_EXCHANGE) == 0) {
+        old = w->dir;
+    } else if (rename(dir, old) || rename(w->dir, dir)) {
+        return zt_err_errno(err, ZT_EIO, "%s: rename", dir);
+    }
+    remove_folder(old);
+    return 0;
+}
+
+static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
+{
+    const char *slash = strrchr(dir, '/');
+    const char *parent = !slash ? "."
+                         : slash == dir
+                             ? "/"
+                             : zt_arena_printf(&w->arena, "%.*s", (int)(slash - dir), dir);
+    int rc = zt_make_dirs(parent, err);
+    if (!rc && mkdir(w->dir, 0777))
+        return zt_err_errno(err, ZT_EIO, "%s: mkdir", w->dir);
+    if (!rc)
+        rc = write_weights(w, err);
+    if (!rc)
+        rc = copy_companions(w, err);
+    if (!rc)
+        rc = write_config(w, err);
+    if (!rc)
+        rc = sync_folder(w->dir, err);
+    if (!rc)
+        rc = take_name(w, dir, err);
+    if (!rc)
+        rc = sync_folder(parent, err);
+    if (rc)
+        remove_folder(w->dir);
+    return rc;
+}
+
+int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
+                struct zt_hf_result *result, struct zt_err *err)
+{
+    struct writing w = {.o = o, .source = source, .result = result};
+    size_t n = (size_t)o->model->n_params, len = strlen(o->dir);
+    ZT_ASSERT(o->dtype == ZT_F32 || o->dtype == ZT_BF16 || o->dtype == ZT_F16);
+    while (len > 1 && o->dir[len - 1] == '/')
+        len--;
+    int rc = zt_hf_check(o->dir, o->force, err);
+    if (rc)
+        return rc;
+    const char *dir = zt_arena_printf(&w.arena, "%.*s", (int)len, o->dir);
+    w.dir = zt_arena_printf(&w.arena, "%s.tmp.%ld", dir, (long)getpid());
+    w.entries = zt_arena_alloc(&w.arena, n, sizeof *w.entries);
+    w.shard = zt_arena_alloc(&w.arena, n, sizeof *w.shard);
+    w.in = zt_arena_alloc(&w.arena, PIECE, sizeof *w.in);
+    w.half = zt_arena_alloc(&w.arena, PIECE, sizeof *w.half);
+    *result = (struct zt_hf_result){.n_tensors = (int)n};
+    assign_shards(&w);
+    name_tensors(&w);
+    result->n_shards = w.n_shards;
+    rc = write_folder(&w, dir, err);
+    zt_arena_release(&w.arena);
+    return rc;
+}
