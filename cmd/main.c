@@ -10,6 +10,8 @@ static const struct cmd commands[] = {
     {"train", cmd_train, "train a model as a recipe says (the default)"},
     {"plan", cmd_plan, "show what every worker will hold, send and do; starts nothing"},
     {"report", cmd_report, "compare runs: memory, step time, loss; as a table and a chart"},
+    {"export", cmd_export, "write a model as a Hugging Face folder"},
+    {"inspect", cmd_inspect, "show what a model, weights or token file holds; check it"},
     {"launch", cmd_launch, "run any program once per rank, as the trainer's workers are run"},
     {"agent", cmd_agent, NULL},
     {"worker", cmd_worker, NULL},

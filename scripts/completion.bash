@@ -22,6 +22,7 @@ _zerotrain() {
     --device) words="cpu cuda auto" ;;
     --collectives) words="nccl staged auto" ;;
     --profile) words="fast slow cpu" ;;
+    --dtype) words="fp32 bf16 fp16" ;;
     --format) words="text markdown csv" ;;
     --log_dir | --enable_each_rank_log)
         mapfile -t COMPREPLY < <(compgen -d -- "$cur")
@@ -33,7 +34,7 @@ _zerotrain() {
         compopt -o filenames
         return
         ;;
-    --num_gpus | --devices_per_gpu | --set | --seed | --device_memory | --rank | --warmup) return ;;
+    --num_gpus | --devices_per_gpu | --set | --seed | --device_memory | --rank | --warmup | --max_shard_size | --step) return ;;
     *)
         if [[ $cur == -* ]]; then
             words=$("$program" "$command" --help 2>/dev/null | grep -oE '^  --[a-z_]+=?')

@@ -1,0 +1,153 @@
+/*
+ * export.c: `zerotrain export FROM DIR`: a model as the folder that transformers loads.
+ */
+#include "cmd.h"
+
+#include <getopt.h>
+#include <sys/stat.h>
+
+#include "ckpt/hf.h"
+#include "model_in.h"
+
+static const char usage[] =
+    "usage: zerotrain export [OPTIONS] FROM DIR\n"
+    "\n"
+    "Write a model as the folder that Hugging Face's transformers loads. FROM is a Hugging Face\n"
+    "folder or a model file of llm.c.\n"
+    "\n"
+    "  --dtype=fp32|bf16|fp16  of the weights (default: fp32, which keeps every bit)\n"
+    "  --max_shard_size=SIZE   the largest file, unless one tensor is larger (default: 5GB)\n"
+    "  --force                 replace DIR if it holds an exported model and nothing else\n"
+    "  --help                  print this help\n"
+    "\n"
+    "See zerotrain-export(1).\n";
+
+struct options {
+    const char *from, *dir;
+    enum zt_dtype dtype;
+    int64_t max_shard_bytes;
+    bool force;
+};
+
+static int take_option(struct options *o, int option, const char *value)
+{
+    static const enum zt_dtype dtypes[] = {ZT_F32, ZT_BF16, ZT_F16};
+    switch (option) {
+    case 'd':
+        for (size_t i = 0; i < ZT_ARRAY_LEN(dtypes); i++) {
+            if (strcmp(zt_dtype_name(dtypes[i]), value) != 0)
+                continue;
+            o->dtype = dtypes[i];
+            return -1;
+        }
+        cmd_error("--dtype: \"%s\" is not fp32, bf16 or fp16", value);
+        return ZT_EXIT_USAGE;
+    case 'm':
+        if (zt_parse_bytes(value, &o->max_shard_bytes))
+            return -1;
+        cmd_error("--max_shard_size: \"%s\" is not a size, such as 5GB or 500MB", value);
+        return ZT_EXIT_USAGE;
+    default:
+        o->force = true;
+        return -1;
+    }
+}
+
+/* -1: go on; else an exit code. */
+static int parse(int argc, char **argv, struct options *o)
+{
+    static const struct option longs[] = {{"dtype", required_argument, NULL, 'd'},
+                                          {"max_shard_size", required_argument, NULL, 'm'},
+                                          {"force", no_argument, NULL, 'f'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+    int option, code = -1;
+    optind = 1;
+    opterr = 0;
+    while (code < 0 && (option = getopt_long(argc, argv, ":", longs, NULL)) != -1) {
+        if (option == 'h') {
+            fputs(usage, stdout);
+            return ZT_EXIT_OK;
+        }
+        if (option == ':' || option == '?') {
+            cmd_error("%s: %s; see zerotrain export --help", argv[optind - 1],
+                      option == ':' ? "needs a value" : "no such option");
+            return ZT_EXIT_USAGE;
+        }
+        code = take_option(o, option, optarg);
+    }
+    if (code < 0 && argc - optind != 2) {
+        cmd_error("export needs two arguments, what to read and the folder to write; see zerotrain "
+                  "export --help");
+        return ZT_EXIT_USAGE;
+    }
+    if (code < 0) {
+        o->from = argv[optind];
+        o->dir = argv[optind + 1];
+    }
+    return code;
+}
+
+/* The folder that the weights came from first, where its tokenizer is. */
+static const char *origin_folder(const struct model_in *in)
+{
+    struct stat st;
+    const char *from = in->r->model.from;
+    return from && stat(from, &st) == 0 && S_ISDIR(st.st_mode) ? from : NULL;
+}
+
+static void print_result(const struct options *o, const struct zt_hf_result *r)
+{
+    printf("%s: %d tensors, %lld parameters, %zu bytes in %s, %d file%s\n", o->dir, r->n_tensors,
+           (long long)r->n_elems, r->bytes, zt_dtype_name(o->dtype), r->n_shards,
+           r->n_shards == 1 ? "" : "s");
+    if (r->n_copied)
+        printf("%s: %d file%s of the tokenizer copied\n", o->dir, r->n_copied,
+               r->n_copied == 1 ? "" : "s");
+}
+
+static int run(const struct options *o, struct zt_err *err)
+{
+    struct model_in in;
+    struct zt_hf_result result;
+    int64_t window = 0;
+    int rc = zt_hf_check(o->dir, o->force, err);
+    if (!rc)
+        rc = model_in_open(o->from, &in, err);
+    if (rc)
+        return rc;
+    const char *window_text = model_in_value(&in, "model.sliding_window");
+    const char *use_window = model_in_value(&in, "model.use_sliding_window");
+    if (!window_text || !zt_parse_i64(window_text, &window))
+        window = 0;
+    struct zt_hf_opts opts = {
+        .dir = o->dir,
+        .model = in.model,
+        .model_type = in.r->model.model_type,
+        .dtype = o->dtype,
+        .max_shard_bytes = (size_t)o->max_shard_bytes,
+        .sliding_window = window,
+        .use_sliding_window = use_window && strcmp(use_window, "true") == 0,
+        .from = origin_folder(&in),
+        .force = o->force,
+    };
+    struct zt_hf_source source = {&in, model_in_read};
+    rc = zt_hf_write(&opts, &source, &result, err);
+    if (!rc)
+        print_result(o, &result);
+    model_in_close(&in);
+    return rc;
+}
+
+int cmd_export(int argc, char **argv)
+{
+    struct options o = {.dtype = ZT_F32, .max_shard_bytes = 5000000000};
+    struct zt_err err;
+    int code = parse(argc, argv, &o);
+    if (code >= 0)
+        return code;
+    int rc = run(&o, &err);
+    if (rc)
+        cmd_error("%s", err.msg);
+    return zt_exit_code(rc);
+}

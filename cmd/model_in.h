@@ -1,0 +1,29 @@
+/*
+ * model_in.h: a model that is read, wherever it is: a Hugging Face folder or a model file of llm.c.
+ */
+#ifndef ZT_CMD_MODEL_IN_H
+#define ZT_CMD_MODEL_IN_H
+
+#include "base/arena.h"
+#include "ckpt/safetensors.h"
+#include "recipe/recipe.h"
+
+struct model_in {
+    struct zt_recipe *r;
+    struct zt_model *model;
+    struct zt_weights weights;
+    struct zt_arena arena;
+};
+
+/* The weights fit the model. A failed one leaves nothing to close. */
+int model_in_open(const char *path, struct model_in *in, struct zt_err *err) ZT_MUST_CHECK;
+void model_in_close(struct model_in *in);
+
+/* Elements [begin, begin + n) of a parameter in fp32; ctx is the model_in. For struct zt_hf_source. */
+int model_in_read(void *ctx, int param, int64_t begin, int64_t n, float *out,
+                  struct zt_err *err) ZT_MUST_CHECK;
+
+/* The value of a key that the resolved recipe has; NULL: none. */
+const char *model_in_value(const struct model_in *in, const char *key);
+
+#endif

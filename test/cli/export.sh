@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# A Hugging Face folder out and in again: bit for bit in fp32, smaller in bf16, in shards; and what is refused.
+. "$REPO/test/cli/common.bash"
+fixture
+losses() { grep -o '"loss":[^,]*' "$1/metrics.jsonl"; }
+
+try zerotrain export "$GPT2" out
+cat out/config.json
+ls out
+zerotrain --device=cpu --num_gpus=2 fixture.yaml --log_dir=run1 >/dev/null
+zerotrain --device=cpu --num_gpus=2 fixture.yaml --set model.from=out --log_dir=run2 >/dev/null
+cmp <(losses run1) <(losses run2) && echo "the same losses"
+
+echo '{}' >out/tokenizer.json
+try zerotrain export --max_shard_size=2kB --dtype=bf16 "$CASES/fixture_llama" out
+try zerotrain export --max_shard_size=2kB --dtype=bf16 --force "$CASES/fixture_llama" out
+cat out/config.json
+ls out
+head -n 8 out/model.safetensors.index.json
+echo x >out/notes.txt
+try zerotrain export --force "$GPT2" out
+rm out/notes.txt
+echo '{"a": 1}' >out/tokenizer.json
+try zerotrain export --dtype=fp32 out deep/er/again/
+ls deep/er/again deep/er
+
+try zerotrain export
+try zerotrain export out
+try zerotrain export --dtype=fp8 out x
+try zerotrain export --max_shard_size=many out x
+try zerotrain export --frobnicate out x
+try zerotrain export --dtype
+try zerotrain export nosuch x
+try zerotrain export "$GPT2" "$GPT2/config.json/x"
+mkdir other
+echo '{"model_type": "mamba"}' >other/config.json
+try zerotrain export other x
+echo '{"model_type": "gpt2", "activation_function": "relu"}' >other/config.json
+try zerotrain export other x
+ls -d x* 2>/dev/null || echo "nothing is written"
