@@ -356,6 +356,12 @@ struct zt_ledger {
     double formula_bytes;
 };
 
+/*
+ * About what a worker on the CPU takes of the host outside its arenas, mapped data apart: program, oneDNN,
+ * heap, stacks. Measured from 10 to 17 MB; test/parity/run.py holds it. What a run took, it shows at its end.
+ */
+enum { ZT_OUTSIDE_BYTES = 20 * 1000 * 1000 };
+
 struct zt_plan {
     struct zt_arena arena; /* holds everything below but the model */
     const struct zt_model *model;

@@ -164,6 +164,20 @@ static void print_host(struct table *t)
     }
 }
 
+/* What no plan can know; a run measures it. */
+static void print_outside(struct table *t)
+{
+    if (t->plans[0]->cfg.dev_kind == ZT_DEV_CPU)
+        zt_str_printf(t->out,
+                      "Outside the arenas a worker takes about %d MB of the host: program, "
+                      "libraries, heap, stacks.\n",
+                      ZT_OUTSIDE_BYTES / 1000000);
+    else
+        zt_str_puts(t->out, "Outside the arenas come CUDA's context and libraries, and on the host "
+                            "what collectives\nstage in where they are not NCCL's: a run shows how "
+                            "much.\n");
+}
+
 static void print_device(struct table *t)
 {
     static const struct row rows[] = {
@@ -179,6 +193,7 @@ static void print_device(struct table *t)
     }
     bytes_rows(t, rows, ZT_ARRAY_LEN(rows));
     print_host(t);
+    print_outside(t);
     print_fullest(t);
 }
 

@@ -117,6 +117,8 @@ static int set_up_plan(struct run *run, struct zt_err *err)
                                   env->dev->ops->kind, -1, &cfg, err);
     if (!rc)
         rc = zt_plan_build(run->model, &cfg, env->rank, &run->plan, err);
+    if (!rc && run->r->device_memory > 0) /* also where no front end has looked */
+        rc = zt_plan_check_fit(run->plan, (size_t)run->r->device_memory, err);
     return rc;
 }
 

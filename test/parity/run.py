@@ -306,6 +306,59 @@ def memory_as_predicted():
                      lambda m=more: check(model, stage, m))
 
 
+def processes_of(pid):
+    """The process and all that it started, from /proc."""
+    found = [pid]
+    for p in pathlib.Path("/proc").iterdir():
+        try:
+            parent = int((p / "stat").read_text().rsplit(")", 1)[1].split()[1]) if p.name.isdigit() else -1
+        except OSError:  # it has ended
+            continue
+        if parent == pid:
+            found += processes_of(int(p.name))
+    return found
+
+
+def pss(pid):
+    """Its proportional share of the host's memory, as the kernel counts it."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return int(re.search(r"^Pss: +(\d+) kB", text, re.M).group(1)) * 1024
+
+
+def memory_of_processes():
+    """GPT-2 124M: what all processes take of the host, seen from outside while they train, is their arenas and
+    what lies outside as stated: within 3 % and 32 MB a process."""
+    def check(ranks, more):
+        r = recipe(1, 1, 64, **more, **{
+            "model": {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 64,
+                      "vocab_size": 50257},
+            "data.train": "tokens", "data.format": "raw_u16", "train.steps": 4, "steps_per_print": 1})
+        most, n = 0, 0
+        with tempfile.TemporaryDirectory() as d:
+            folder, log = pathlib.Path(d), pathlib.Path(d) / "run"
+            (folder / "tokens").write_bytes(struct.pack("<4096H", *(i * 7 for i in range(4096))))
+            (folder / "r.yaml").write_text(json.dumps(r))
+            argv = [ZT, "--device=cpu", f"--num_gpus={ranks}", f"--log_dir={log}", "r.yaml"]
+            with subprocess.Popen(argv, cwd=d, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+                for line in p.stdout:
+                    if line.startswith("step "):
+                        now = [pss(x) for x in processes_of(p.pid)]
+                        most, n = max(most, sum(now)), max(n, len(now))
+            assert p.returncode == 0 and n == ranks + 2, f"status {p.returncode}, {n} processes"
+            memory = json.loads((log / "summary.json").read_text())["memory"]
+        stated = sum(m["predicted_bytes"] + m["outside_bytes"] for m in memory)
+        assert stated > 1e9 and abs(most - stated) <= 0.03 * stated + (32 << 20) * n, f"{most}, not {stated}: {memory}"
+        for m in memory:
+            assert abs(m["pss_bytes"] - m["predicted_bytes"] - m["outside_bytes"]) <= 8 << 20, f"{m}"
+            assert 0 < m["outside_files_bytes"] < m["outside_bytes"] < 1.25 * 20e6, f"not the about 20 MB of the plan: {m}"
+    on_host = {**OPTIMIZER_ON_HOST, "zero_optimization.stage": 1}
+    for ranks, more in () if quick else ((1, on_host), (2, {"zero_optimization.stage": 2})):
+        test(f"memory of all processes, GPT-2 124M ranks={ranks}", lambda r=ranks, m=more: check(r, m))
+
+
 def fits_exactly():
     """A plan runs under the device memory that it needs; a page less is refused before anything starts."""
     def check(more):
@@ -323,6 +376,9 @@ def fits_exactly():
             assert re.search(f"needs {need} bytes .* may take only {need - 4096} ", p.stderr), p.stderr
         run = Run(2, {**r, "parallel": {"threads": 1, "device_memory": str(need)}})
         assert [m["predicted_bytes"] for m in run.memory] == [need + peak["host"]] * 2, f"{run.memory}"
+        for m in run.memory:  # what the kernel has given to the arenas: two are of whole huge pages
+            arenas = m["pss_bytes"] - m["outside_bytes"]
+            assert 0 < m["device_touched_bytes"] <= need and arenas <= need + peak["host"] + (4 << 20), f"{m}"
         return need
     def less_with_offload():
         needs = [check({"zero_optimization.stage": 3, **more})
@@ -760,6 +816,7 @@ if __name__ == "__main__":
     across_ranks()
     dropout()
     memory_as_predicted()
+    memory_of_processes()
     fits_exactly()
     communication_type()
     optimizers()

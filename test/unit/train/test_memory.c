@@ -184,6 +184,39 @@ TEST(memory_llama)
     check_all(&llama, 2);
 }
 
+TEST(memory_blocks_of_extents)
+{
+    const struct zt_extent x[] = {{0, 1}, {2, 3}, {511, 512}, {513, 1025}, {4096, 4097}};
+    CHECK_INT(zt_extent_blocks(x, 0, 512), 0);
+    CHECK_INT(zt_extent_blocks(x, 1, 512), 512);
+    CHECK_INT(zt_extent_blocks(x, 3, 512), 512);
+    CHECK_INT(zt_extent_blocks(x, 4, 512), 3 * 512);
+    CHECK_INT(zt_extent_blocks(x, 5, 512), 4 * 512);
+    CHECK_INT(zt_extent_blocks(x, 5, 4096), 2 * 4096);
+}
+
+/* A mapping that holds an arena and as much behind it, as the kernel joins them, counts half. */
+TEST(memory_of_a_process_by_mapping)
+{
+    char text[] =
+        "10000-30000 rw-p 00000000 00:00 0 \nSize: 128 kB\nPss: 100 kB\nPss_Dirty: 7 kB\n"
+        "40000-50000 r-xp 00001000 fe:01 77                    /usr/bin/zerotrain\nPss: 8 kB\n"
+        "50000-60000 rw-s 00000000 00:01 5  /memfd:zerotrain-arena (deleted)\nPss: 4 kB\n"
+        "60000-70000 rw-s 00000000 00:01 6  /memfd:zerotrain-control (deleted)\nPss: 2 kB\n"
+        "70000-80000 rw-p 00000000 00:00 0                     [heap]\nPss: 16 kB\n"
+        "80000-90000 rw-p 00000000 00:00 0 \nPss: 32 kB\nVmFlags: rd wr\n";
+    const struct zt_extent arenas[] = {{0x10000, 0x20000}, {0x80000, 0x90000}};
+    struct zt_pss pss;
+    FILE *f = fmemopen(text, sizeof text - 1, "r");
+    CHECK(f);
+    zt_pss_read(f, arenas, 2, &pss);
+    fclose(f);
+    CHECK_INT(pss.arenas, (50 + 32) * 1024);
+    CHECK_INT(pss.shared, 4 * 1024);
+    CHECK_INT(pss.files, (8 + 2) * 1024);
+    CHECK_INT(pss.rest, (50 + 16) * 1024);
+}
+
 /* One byte too many or too few is seen. */
 TEST(memory_check_sees_one_byte)
 {
