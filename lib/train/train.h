@@ -5,7 +5,7 @@
  *   setup.c    recipe -> model description, plan configuration, checks before a start
  *   run.c      one worker's life: set-up, the loop over steps, evaluation, samples, the end
  *   engine.c   arenas, streams, and the one loop that submits a program's ops
- *   handlers.c one handler per op kind: operands by role -> device kernels and collectives
+ *   handlers*.c one handler per op kind, by family: operands by role -> kernels and collectives
  *   source.c   values of parameters: initial (counter-based) or from a folder of weights
  *   feed.c     batches: dataset positions -> host batch buffers
  *

@@ -1,0 +1,94 @@
+/* Values that come from the host or go there: LOAD_UNIT, FETCH, EVICT. */
+#include "train/handlers.h"
+
+struct fill_task {
+    const struct zt_source *source;
+    const struct zt_plan *plan;
+    int unit;
+    int64_t begin, n;
+    float *out;
+};
+
+static int fill_unit_task(void *p, struct zt_err *err)
+{
+    const struct fill_task *t = p;
+    (void)err;
+    zt_source_fill(t->source, t->plan, t->unit, t->begin, t->n, t->out);
+    return 0;
+}
+
+/* The staged range: the whole unit where this rank holds it whole, else its slice. */
+static void staged_range(const struct zt_op_ctx *c, const struct zt_access *staging, int64_t *begin,
+                         int64_t *n)
+{
+    const struct zt_unit *u = zt_op_unit(c);
+    *n = (int64_t)((staging->end - staging->begin) / sizeof(float));
+    *begin = *n == u->padded_elems ? 0 : c->e->plan->shard_rank * u->slice_elems;
+}
+
+/* Copy the part of the staged values that a destination of `n` elements holds. */
+static void fetch_into(const struct zt_op_ctx *c, const struct zt_access *dst, int64_t begin,
+                       int64_t n)
+{
+    const struct zt_buf *b = zt_op_buf(c, dst);
+    struct zt_ref to = {(unsigned char *)zt_engine_buf(c->e, dst->buf) + dst->begin, b->dtype};
+    int64_t elems = (int64_t)((dst->end - dst->begin) / zt_dtype_bytes(b->dtype));
+    int64_t first = elems == zt_op_unit(c)->padded_elems
+                        ? 0
+                        : c->e->plan->shard_rank * zt_op_unit(c)->slice_elems;
+    ZT_ASSERT_CMP(first, >=, begin);
+    ZT_ASSERT_CMP(first + elems, <=, begin + n);
+    struct zt_ref from = {(float *)zt_op_arg(c, ZT_R_HPARAM, 0) + (first - begin), ZT_F32};
+    c->dev->cast(c->s, &(struct zt_cast){elems, from, to, false});
+}
+
+/* The op's other operands get their first values from the staged ones; moments begin at zero. */
+static void place_values(const struct zt_op_ctx *c)
+{
+    const struct zt_access *staging = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
+    int64_t begin, n;
+    staged_range(c, staging, &begin, &n);
+    for (int i = 0; i < c->op->n_accesses; i++) {
+        const struct zt_access *a = &c->prog->accesses[c->op->first_access + i];
+        if (a->role == ZT_R_M || a->role == ZT_R_V)
+            c->dev->zero(c->s,
+                         &(struct zt_zero){(unsigned char *)zt_engine_buf(c->e, a->buf) + a->begin,
+                                           a->end - a->begin});
+        else if (a->role != ZT_R_HPARAM)
+            fetch_into(c, a, begin, n);
+    }
+}
+
+void zt_do_load_unit(const struct zt_op_ctx *c)
+{
+    const struct zt_access *staging = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
+    struct fill_task t = {.source = c->e->source, .plan = c->e->plan, .unit = c->op->unit};
+    staged_range(c, staging, &t.begin, &t.n);
+    t.out = zt_op_arg(c, ZT_R_HPARAM, 0);
+    c->dev->host_call(c->s, fill_unit_task, &t, sizeof t);
+    place_values(c);
+}
+
+/* EVICT, and FETCH of a step: the same elements in the same type on the other side. */
+void zt_do_move(const struct zt_op_ctx *c)
+{
+    const struct zt_access *a = &c->prog->accesses[c->op->first_access];
+    ZT_ASSERT_CMP(c->op->n_accesses, ==, 2);
+    ZT_ASSERT_CMP(a[0].end - a[0].begin, ==, a[1].end - a[1].begin);
+    struct zt_copy copy = {(unsigned char *)zt_engine_buf(c->e, a[1].buf) + a[1].begin,
+                           (unsigned char *)zt_engine_buf(c->e, a[0].buf) + a[0].begin,
+                           a[0].end - a[0].begin};
+    c->dev->copy(c->s, &copy);
+}
+
+void zt_do_fetch(const struct zt_op_ctx *c)
+{
+    if (c->prog->kind != ZT_PROG_INIT) {
+        zt_do_move(c);
+    } else if (c->op->unit < 0) {
+        struct zt_copy a = {zt_op_arg(c, ZT_R_STEP, 0), &c->e->initial, sizeof c->e->initial};
+        c->dev->copy(c->s, &a);
+    } else {
+        place_values(c);
+    }
+}
