@@ -6,6 +6,7 @@
 #   cli     command-line tests with golden output
 #   fault   killed processes, full disks, cut pipes
 #   parity  whole trainings: stages, ranks, accumulation, precision, overlap
+#   interop models, weights and trainings side by side with transformers
 #   asan    unit tests, corpora and a training under AddressSanitizer and UBSan
 #   tsan    tests with threads, and trainings, under ThreadSanitizer
 #   cuda    CUDA's sources on the simulator, release build and both sanitizers
@@ -17,7 +18,7 @@ unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
 export CUDA_ARCHS=${CUDA_ARCHS:-90} # one: no machine code of a GPU runs
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] && [ "${suites[0]}" != all ] ||
-    suites=(check unit fuzz cli fault parity asan tsan cuda)
+    suites=(check unit fuzz cli fault parity interop asan tsan cuda)
 mkdir -p build
 log=build/test.log
 : >"$log"
@@ -94,6 +95,7 @@ suite_fault() {
     for t in test/fault/{launch,train}.sh; do run "$t" "$t" build/zerotrain; done
 }
 suite_parity() { build all && run parity test/parity/run.py build/zerotrain; }
+suite_interop() { build all && run interop test/interop/run.py build/zerotrain; }
 suite_asan() {
     build all tests SAN=address || return
     local -x ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1

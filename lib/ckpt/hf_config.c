@@ -198,7 +198,8 @@ static void put_rotary(struct fields *f, const struct zt_hf_opts *o, const json_
     const struct zt_model_config *c = &o->model->cfg;
     bool llama = strcmp(o->model_type, "llama") == 0, qwen = strncmp(o->model_type, "qwen", 4) == 0;
     put_f64(f, "attention_dropout", c->attn_pdrop);
-    put_int(f, "head_dim", c->head_dim);
+    if (strcmp(o->model_type, "qwen2") != 0 || (int64_t)c->head_dim * c->n_head != c->n_embd)
+        put_int(f, "head_dim", c->head_dim); /* Qwen2Config has no such key of its own */
     put_word(f, "hidden_act", "silu");
     put_int(f, "hidden_size", c->n_embd);
     put_int(f, "intermediate_size", c->n_inner);
