@@ -1,7 +1,7 @@
 #include "plan/plan.h"
 
-int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
-                  struct zt_plan **out, struct zt_err *err)
+int zt_plan_outline(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
+                    struct zt_plan **out, struct zt_err *err)
 {
     struct zt_plan *p;
     *out = NULL;
@@ -9,21 +9,39 @@ int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg
     if (rc)
         return rc;
     rc = zt_plan_emit(p, err);
-    if (rc)
-        goto fail;
+    if (rc) {
+        zt_plan_free(p);
+        return rc;
+    }
+    zt_plan_layout(p, p->ledger.peak);
+    *out = p;
+    return 0;
+}
+
+void zt_plan_arrange(struct zt_plan *p)
+{
     size_t base[ZT_N_ARENAS];
-    zt_plan_layout(p, base);
-    memcpy(p->ledger.peak, base, sizeof base);
+    memcpy(base, p->ledger.peak, sizeof base);
     for (int k = 0; k < ZT_N_PROGRAMS; k++)
         if (p->programs[k].n_ops > 0)
-            zt_schedule_program(p, (enum zt_program_kind)k, cfg->backlog, base, p->ledger.peak);
-    rc = zt_verify(p, err);
+            zt_schedule_program(p, (enum zt_program_kind)k, p->cfg.backlog, base, p->ledger.peak);
+}
+
+int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
+                  struct zt_plan **out, struct zt_err *err)
+{
+    struct zt_plan *p;
+    *out = NULL;
+    int rc = zt_plan_outline(model, cfg, rank, &p, err);
     if (rc)
-        goto fail;
+        return rc;
+    zt_plan_arrange(p);
+    rc = zt_verify(p, err);
+    if (rc) {
+        zt_plan_free(p);
+        return rc;
+    }
     zt_plan_ledger(p);
     *out = p;
     return 0;
-fail:
-    zt_plan_free(p);
-    return rc;
 }

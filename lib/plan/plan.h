@@ -21,6 +21,7 @@
  *   schedule.c  the passes in order, choice of the backlog
  *   ledger.c    bytes by category, bytes sent, FLOPs
  *   touched.c   which bytes of an arena a run touches
+ *   fit*.c, largest.c, deepspeed.c  what fits, and what to give up so that it does (fit.h, largest.h)
  *   plan.c, build.c  checks, names; everything in order
  *   print*.c    --schedule, tables, JSON
  *
@@ -422,6 +423,15 @@ void zt_plan_units(struct zt_plan *p);
 
 /* Emit all programs of the configuration (offsets and waits not set). */
 int zt_plan_emit(struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * zt_plan_build() in two steps and without proof and ledger, for those who want sizes only: outline has
+ * units, rows and persistent buffers, whose bytes are ledger.peak[]; arrange places the transients and
+ * sets peak[] to what the plan needs, and the programs' times. Exactly the run's plan, never to be run.
+ */
+int zt_plan_outline(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
+                    struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
+void zt_plan_arrange(struct zt_plan *p);
 
 /*
  * Offsets of the persistent buffers, one after the other from 0 in each arena; their ends in base.

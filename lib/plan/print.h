@@ -4,6 +4,11 @@
 
 #include "plan/plan.h"
 
+struct json_t;
+
+/* The document (NULL: memory ran out), indented; taken over. */
+void zt_json_print(struct json_t *doc, struct zt_str *out);
+
 /* The unit or segment that a row works on, or "". */
 const char *zt_op_subject(const struct zt_plan *p, const struct zt_op *op);
 

@@ -123,7 +123,11 @@ void zt_plan_print_json(const struct zt_plan *const *stages, int n, bool schedul
     json_t *list = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(list, plan_json(stages[i], schedule));
-    json_t *doc = json_pack("{s:i, s:o}", "version", 1, "stages", list);
+    zt_json_print(json_pack("{s:i, s:o}", "version", 1, "stages", list), out);
+}
+
+void zt_json_print(struct json_t *doc, struct zt_str *out)
+{
     char *text = doc ? json_dumps(doc, JSON_INDENT(1)) : NULL;
     if (!text) {
         fputs("zerotrain: out of host memory\n", stderr);

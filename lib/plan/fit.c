@@ -1,0 +1,377 @@
+#include "plan/fit.h"
+
+#include "base/err.h"
+#include "plan/fit_internal.h"
+
+enum {
+    MAX_RUNGS = 24,
+    MAX_PASSES = 1 << 14 /* segment passes of a step that a search still plans */
+};
+
+static const double SAME_TIME = 1.02;
+
+/*
+ * The table. A new kind of recomputation or offload is one row, between what gives up less and what
+ * gives up more. Whether two options go together is zt_plan_create()'s to say.
+ */
+const struct zt_fit_option zt_fit_options[] = {
+    {ZT_FIT_STAGE, 0, "0", "zero_optimization.stage=0"},
+    {ZT_FIT_STAGE, 1, "1", "zero_optimization.stage=1"},
+    {ZT_FIT_STAGE, 2, "2", "zero_optimization.stage=2"},
+    {ZT_FIT_STAGE, 3, "3", "zero_optimization.stage=3"},
+    {ZT_FIT_RECOMPUTE, ZT_RECOMPUTE_NONE, "none", "activation_checkpointing.policy=none"},
+    {ZT_FIT_RECOMPUTE, ZT_RECOMPUTE_BLOCK, "block", "activation_checkpointing.policy=block"},
+    {ZT_FIT_OFFLOAD_OPTIMIZER, ZT_OFFLOAD_NONE, "device",
+     "zero_optimization.offload_optimizer.device=none"},
+    {ZT_FIT_OFFLOAD_OPTIMIZER, ZT_OFFLOAD_CPU, "cpu",
+     "zero_optimization.offload_optimizer.device=cpu"},
+    {ZT_FIT_OFFLOAD_PARAM, ZT_OFFLOAD_NONE, "device",
+     "zero_optimization.offload_param.device=none"},
+    {ZT_FIT_OFFLOAD_PARAM, ZT_OFFLOAD_CPU, "cpu", "zero_optimization.offload_param.device=cpu"},
+};
+const int zt_n_fit_options = ZT_ARRAY_LEN(zt_fit_options);
+
+static int value_of(const struct zt_plan_config *cfg, enum zt_fit_dim dim)
+{
+    switch (dim) {
+    case ZT_FIT_STAGE:
+        return cfg->stage;
+    case ZT_FIT_RECOMPUTE:
+        return (int)cfg->recompute;
+    case ZT_FIT_OFFLOAD_OPTIMIZER:
+        return (int)cfg->offload_optimizer;
+    case ZT_FIT_OFFLOAD_PARAM:
+        return (int)cfg->offload_param;
+    case ZT_FIT_MICRO_BATCH:
+    case ZT_N_FIT_DIMS:
+        break;
+    }
+    ZT_ASSERT_CMP(dim, <, ZT_FIT_MICRO_BATCH); /* no row of the table */
+    return 0;
+}
+
+static void apply(struct zt_plan_config *cfg, const struct zt_fit_option *o)
+{
+    switch (o->dim) {
+    case ZT_FIT_STAGE:
+        cfg->stage = o->value;
+        return;
+    case ZT_FIT_RECOMPUTE:
+        cfg->recompute = (enum zt_recompute)o->value;
+        return;
+    case ZT_FIT_OFFLOAD_OPTIMIZER:
+        cfg->offload_optimizer = (enum zt_offload)o->value;
+        return;
+    case ZT_FIT_OFFLOAD_PARAM:
+        cfg->offload_param = (enum zt_offload)o->value;
+        return;
+    case ZT_FIT_MICRO_BATCH:
+    case ZT_N_FIT_DIMS:
+        break;
+    }
+    ZT_ASSERT_CMP(o->dim, <, ZT_FIT_MICRO_BATCH);
+}
+
+const struct zt_fit_option *zt_fit_option_of(const struct zt_plan_config *cfg, enum zt_fit_dim dim)
+{
+    for (int i = 0; i < zt_n_fit_options; i++)
+        if (zt_fit_options[i].dim == dim && zt_fit_options[i].value == value_of(cfg, dim))
+            return &zt_fit_options[i];
+    return NULL;
+}
+
+/* ---- ladders ---- */
+
+struct ladder {
+    int n;
+    const struct zt_fit_option *option[MAX_RUNGS]; /* [0] NULL: as asked for */
+    int64_t micro[MAX_RUNGS];                      /* of the micro-batch's ladder */
+};
+
+struct search {
+    const struct zt_model *model;
+    const struct zt_plan_config *cfg;
+    const struct zt_fit_limits *limits;
+    enum zt_fit_search what;
+    struct ladder ladders[ZT_N_FIT_DIMS];
+    struct zt_fit *out;
+    struct zt_err *err;
+};
+
+static struct ladder ladder_of(const struct zt_plan_config *cfg, enum zt_fit_dim dim)
+{
+    struct ladder l = {.n = 1};
+    const struct zt_fit_option *end = zt_fit_options + zt_n_fit_options;
+    for (const struct zt_fit_option *o = zt_fit_option_of(cfg, dim); o && ++o < end;) {
+        if (o->dim != dim)
+            break;
+        ZT_ASSERT_CMP(l.n, <, MAX_RUNGS);
+        l.option[l.n++] = o;
+    }
+    return l;
+}
+
+/* Divisors of the micro-batch, largest first, as long as the step stays plannable in no time. */
+static struct ladder micro_ladder(const struct zt_model *m, const struct zt_plan_config *cfg)
+{
+    struct ladder l = {.n = 1, .micro = {cfg->micro_batch}};
+    for (int64_t d = 2; d <= cfg->micro_batch && l.n < MAX_RUNGS; d++) {
+        if (d * cfg->accum * m->n_segments > MAX_PASSES)
+            break;
+        if (cfg->micro_batch % d == 0)
+            l.micro[l.n++] = cfg->micro_batch / d;
+    }
+    return l;
+}
+
+static struct zt_fit_choice choice_at(const struct search *s, const int rung[ZT_N_FIT_DIMS])
+{
+    struct zt_fit_choice c = {.cfg = *s->cfg};
+    memcpy(c.rung, rung, sizeof c.rung);
+    for (int d = 0; d < ZT_N_FIT_DIMS; d++)
+        if (d != ZT_FIT_MICRO_BATCH && rung[d] > 0)
+            apply(&c.cfg, s->ladders[d].option[rung[d]]);
+    const int64_t micro = s->ladders[ZT_FIT_MICRO_BATCH].micro[rung[ZT_FIT_MICRO_BATCH]];
+    if (c.cfg.eval_micro_batch == c.cfg.micro_batch)
+        c.cfg.eval_micro_batch = micro;
+    c.cfg.accum *= (int)(c.cfg.micro_batch / micro);
+    c.cfg.micro_batch = micro;
+    return c;
+}
+
+/* ---- sizes ---- */
+
+static bool within(size_t device, size_t host, const struct zt_fit_limits *l)
+{
+    return device <= l->device.bytes && host <= l->host.bytes && device <= l->both.bytes &&
+           host <= l->both.bytes - device;
+}
+
+bool zt_fit_fits(const struct zt_plan *p, const struct zt_fit_limits *limits)
+{
+    return within(zt_plan_device_bytes(p), p->ledger.peak[ZT_AR_HOST], limits);
+}
+
+int zt_fit_size(const struct zt_model *model, const struct zt_fit_limits *limits,
+                struct zt_fit_choice *c, struct zt_err *err)
+{
+    struct zt_plan *p;
+    int rc = zt_plan_outline(model, &c->cfg, 0, &p, err);
+    if (rc)
+        return rc;
+    c->exact = zt_fit_fits(p, limits);
+    if (c->exact)
+        zt_plan_arrange(p);
+    c->device = zt_plan_device_bytes(p);
+    c->host = p->ledger.peak[ZT_AR_HOST];
+    c->fits = within(c->device, c->host, limits);
+    c->step_s = p->programs[ZT_PROG_TRAIN].time_s;
+    zt_plan_free(p);
+    return 0;
+}
+
+/* ---- search ---- */
+
+static void keep(struct search *s, const struct zt_fit_choice *c)
+{
+    struct zt_fit *f = s->out;
+    ZT_GROW(f->choices, f->n + 1, f->cap);
+    f->choices[f->n++] = *c;
+}
+
+/* Does b give up all that a does? */
+static bool gives_up_all_of(const int a[ZT_N_FIT_DIMS], const int b[ZT_N_FIT_DIMS])
+{
+    for (int d = 0; d < ZT_N_FIT_DIMS; d++)
+        if (a[d] > b[d])
+            return false;
+    return true;
+}
+
+static bool is_more_than_kept(const struct search *s, const int rung[ZT_N_FIT_DIMS])
+{
+    for (int i = 0; i < s->out->n; i++)
+        if (s->out->choices[i].fits && gives_up_all_of(s->out->choices[i].rung, rung))
+            return true;
+    return false;
+}
+
+/* Plan the choice at `rung`; 0, or why it cannot be planned. */
+static int size_at(const struct search *s, const int rung[ZT_N_FIT_DIMS], struct zt_fit_choice *c)
+{
+    *c = choice_at(s, rung);
+    int rc = zt_fit_size(s->model, s->limits, c, s->err);
+    struct zt_fit_choice *least = &s->out->least;
+    if (!rc && c->exact && (least->cfg.stage < 0 || c->device < least->device))
+        *least = *c;
+    return rc;
+}
+
+static bool try_at(const struct search *s, int rung[ZT_N_FIT_DIMS], int micro,
+                   struct zt_fit_choice *c)
+{
+    rung[ZT_FIT_MICRO_BATCH] = micro;
+    return size_at(s, rung, c) == 0;
+}
+
+/* The largest smaller micro-batch that fits, if the smallest does. */
+static void try_micro_batches(struct search *s, int rung[ZT_N_FIT_DIMS])
+{
+    struct zt_fit_choice c, best = {0};
+    int lo = 0, hi = s->ladders[ZT_FIT_MICRO_BATCH].n - 1; /* lo does not fit, hi does */
+    if (hi == 0 || !try_at(s, rung, hi, &best) || !best.fits)
+        return;
+    while (hi - lo > 1) {
+        int mid = lo + (hi - lo) / 2;
+        if (try_at(s, rung, mid, &c) && c.fits) {
+            best = c;
+            hi = mid;
+        } else {
+            lo = mid;
+        }
+    }
+    keep(s, &best);
+}
+
+/* The same with the micro-batch as asked for, and smaller ones if need be; kept as `what` says. */
+static int visit(struct search *s, int rung[ZT_N_FIT_DIMS])
+{
+    struct zt_fit_choice c;
+    bool changes = s->what == ZT_FIT_CHANGES;
+    if (changes && is_more_than_kept(s, rung))
+        return 0;
+    int rc = size_at(s, rung, &c);
+    if (rc)
+        return rc;
+    if (!changes || c.fits)
+        keep(s, &c);
+    else
+        try_micro_batches(s, rung);
+    rung[ZT_FIT_MICRO_BATCH] = 0;
+    return 0;
+}
+
+/* The dearest dimension outermost: choices come in the order of cheapness. Returns how many could be. */
+static int visit_all(struct search *s)
+{
+    const struct ladder *l = s->ladders;
+    int rung[ZT_N_FIT_DIMS] = {0}, n = 0;
+    for (int p = 0; p < l[ZT_FIT_OFFLOAD_PARAM].n; p++) {
+        for (int o = 0; o < l[ZT_FIT_OFFLOAD_OPTIMIZER].n; o++) {
+            for (int r = 0; r < l[ZT_FIT_RECOMPUTE].n; r++) {
+                for (int stage = 0; stage < l[ZT_FIT_STAGE].n; stage++) {
+                    rung[ZT_FIT_OFFLOAD_PARAM] = p;
+                    rung[ZT_FIT_OFFLOAD_OPTIMIZER] = o;
+                    rung[ZT_FIT_RECOMPUTE] = r;
+                    rung[ZT_FIT_STAGE] = stage;
+                    n += visit(s, rung) == 0;
+                }
+            }
+        }
+    }
+    return n;
+}
+
+static int by_order(const void *pa, const void *pb)
+{
+    const struct zt_fit_choice *a = pa, *b = pb;
+    for (int d = ZT_N_FIT_DIMS - 1; d >= 0; d--)
+        if (a->rung[d] != b->rung[d])
+            return a->rung[d] < b->rung[d] ? -1 : 1;
+    return 0;
+}
+
+/* Leave out what gives up all that another one does, and more. */
+static void keep_least(struct zt_fit *f)
+{
+    int n = 0;
+    for (int i = 0; i < f->n; i++) {
+        bool least = true;
+        for (int k = 0; k < f->n; k++)
+            least &= k == i || !gives_up_all_of(f->choices[k].rung, f->choices[i].rung);
+        f->choices[i].fits = least; /* all of them fit; what is left out no longer counts */
+    }
+    for (int i = 0; i < f->n; i++)
+        if (f->choices[i].fits)
+            f->choices[n++] = f->choices[i];
+    f->n = n;
+}
+
+int zt_fit_search(const struct zt_model *model, const struct zt_plan_config *cfg,
+                  const struct zt_fit_limits *limits, enum zt_fit_search what, struct zt_fit *out,
+                  struct zt_err *err)
+{
+    struct search s = {
+        .model = model, .cfg = cfg, .limits = limits, .what = what, .out = out, .err = err};
+    *out = (struct zt_fit){.least.cfg.stage = -1};
+    for (int d = 0; d < ZT_N_FIT_DIMS; d++)
+        s.ladders[d] =
+            d == ZT_FIT_MICRO_BATCH ? micro_ladder(model, cfg) : ladder_of(cfg, (enum zt_fit_dim)d);
+    *err = (struct zt_err){0};
+    if (visit_all(&s) == 0)
+        return err->code;
+    if (out->n > 0)
+        qsort(out->choices, (size_t)out->n, sizeof *out->choices, by_order);
+    if (what == ZT_FIT_CHANGES)
+        keep_least(out);
+    return 0;
+}
+
+void zt_fit_release(struct zt_fit *f)
+{
+    free(f->choices);
+    *f = (struct zt_fit){0};
+}
+
+/* ---- the cheapest ---- */
+
+int zt_fit_ranked(const struct zt_fit *f, const struct zt_fit_choice **out, int max)
+{
+    bool *taken = zt_xcalloc((size_t)f->n + 1, sizeof *taken);
+    int n = 0;
+    for (; n < max; n++) {
+        double fastest = 0;
+        int next = -1;
+        for (int i = 0; i < f->n; i++)
+            if (f->choices[i].fits && !taken[i] && (next < 0 || f->choices[i].step_s < fastest)) {
+                fastest = f->choices[i].step_s;
+                next = i;
+            }
+        if (next < 0)
+            break;
+        for (int i = next; i >= 0; i--)
+            if (f->choices[i].fits && !taken[i] && f->choices[i].step_s <= SAME_TIME * fastest)
+                next = i;
+        taken[next] = true;
+        out[n] = &f->choices[next];
+    }
+    free(taken);
+    return n;
+}
+
+const struct zt_fit_choice *zt_fit_cheapest(const struct zt_fit *f)
+{
+    const struct zt_fit_choice *c;
+    return zt_fit_ranked(f, &c, 1) ? c : NULL;
+}
+
+/* ---- how to ask for it ---- */
+
+void zt_fit_sets(const struct zt_fit_choice *c, bool all, struct zt_arena *arena, int *n,
+                 const char *const **sets)
+{
+    const char **out = zt_arena_alloc(arena, ZT_N_FIT_DIMS + 1, sizeof *out);
+    *n = 0;
+    *sets = out;
+    for (int d = 0; d < ZT_N_FIT_DIMS; d++) {
+        if (c->rung[d] == 0 && !(all && d == ZT_FIT_STAGE))
+            continue;
+        if (d != ZT_FIT_MICRO_BATCH) {
+            out[(*n)++] = zt_fit_option_of(&c->cfg, (enum zt_fit_dim)d)->set;
+            continue;
+        }
+        out[(*n)++] = zt_arena_printf(arena, "train_micro_batch_size_per_gpu=%lld",
+                                      (long long)c->cfg.micro_batch);
+        out[(*n)++] = zt_arena_printf(arena, "gradient_accumulation_steps=%d", c->cfg.accum);
+    }
+}
