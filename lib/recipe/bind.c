@@ -82,12 +82,13 @@ static bool put_bool(const struct value *v)
 
 static bool put_int(const struct value *v)
 {
-    int64_t x;
-    if (!parse_whole(v, v->node, v->key->type == ZT_KEY_SIZE, &x)) {
-        wrong(v, "a whole number");
+    int64_t x = -1;
+    const bool is_auto = v->node->auto_is_value;
+    if (!is_auto && !parse_whole(v, v->node, v->key->type == ZT_KEY_SIZE, &x)) {
+        wrong(v, v->key->auto_is_value ? "a whole number or auto" : "a whole number");
         return false;
     }
-    if (!in_range(v, (double)x))
+    if (!is_auto && !in_range(v, (double)x))
         return false;
     int64_t *to = dest_of(v);
     if (to)

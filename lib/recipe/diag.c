@@ -25,7 +25,7 @@ void zt_diag_add(struct zt_diags *d, enum zt_diag_kind kind, struct zt_pos at, c
 
 const char *zt_pos_text(struct zt_arena *a, struct zt_pos at)
 {
-    if (at.line == 0 || at.src->kind == ZT_SOURCE_SET)
+    if (at.line == 0 || at.src->kind == ZT_SOURCE_SET || at.src->kind == ZT_SOURCE_CHOSEN)
         return at.src->name;
     return zt_arena_printf(a, "%s:%d:%d", at.src->name, at.line, at.col);
 }

@@ -14,6 +14,7 @@ enum zt_source_kind {
     ZT_SOURCE_RECIPE, /* a recipe, an included file, a DeepSpeed configuration */
     ZT_SOURCE_SET,    /* --set on the command line: no lines */
     ZT_SOURCE_CONFIG, /* a Hugging Face config.json */
+    ZT_SOURCE_CHOSEN, /* what we chose ourselves for "auto": no lines */
 };
 
 struct zt_source {

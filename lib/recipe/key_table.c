@@ -196,8 +196,11 @@ const struct zt_key zt_keys[] = {
 
     /* ZeRO */
     SECTION("zero_optimization", "Sharding of the model state over the ranks (ZeRO)."),
-    INT("zero_optimization.stage", zero_stage, "0", 0, 3,
-        "0: nothing is sharded; 1: optimizer states; 2: and gradients; 3: and parameters."),
+    KEY("zero_optimization.stage", INT, zero_stage, "0",
+        "0: nothing is sharded; 1: optimizer states; 2: and gradients; 3: and parameters. auto: the "
+        "cheapest that fits into parallel.device_memory, or into what is free; where no stage does, "
+        "with recomputation, and then offload. What the recipe asks for of these two stays.",
+        .min = 0, .max = 3, .auto_is_value = true),
     BOOL("zero_optimization.overlap_comm", r.zero.overlap_comm, "true",
          "Communicate while computing. The results are the same bits either way."),
     KEY("zero_optimization.reduce_bucket_size", SIZE, r.zero.reduce_bucket_size, "0", BUCKET_WHY,
@@ -611,7 +614,11 @@ const struct zt_key zt_keys[] = {
         "Threads of a CPU worker; 0: cores over workers of the machine."),
     KEY("parallel.device_memory", STR, device_memory, NULL,
         "Bytes that each rank may take of its device, such as 80GB, 1.5GiB or 300MB: a plan that needs "
-        "more is refused. On a CPU the memory of the worker, less what is the host's with offload."),
+        "more is refused. On a CPU the memory of the worker, less what is the host's with offload. Not "
+        "given: what is free."),
+    KEY("parallel.host_memory", STR, host_memory, NULL,
+        "Bytes that all ranks together may take of their hosts' memory, such as 512GB. Not given: what "
+        "is free."),
     /* clang-format on */
 };
 const int zt_n_keys = ZT_ARRAY_LEN(zt_keys);

@@ -37,6 +37,8 @@ struct zt_key {
     const char *dflt;  /* as YAML; NULL: none, or derived */
     double min, max;   /* INT, SIZE, FLOAT, PAIR; both 0: not checked */
     bool above, below; /* greater than min, less than max, not equal */
+    bool
+        auto_is_value; /* INT: the word auto is one, -1; elsewhere it means that nothing is given */
     const char *ok;    /* "a|b" */
     const char *known; /* ENUM, WORD: understood, but refused */
     size_t dest;       /* offset in struct zt_settings; ZT_NO_DEST: nowhere */
@@ -73,7 +75,7 @@ struct zt_settings {
     bool fp16, bf16, adam_w_mode;
     int scheduler; /* enum zt_schedule_kind */
     int policy, comm;
-    const char *model_config, *device_memory;
+    const char *model_config, *device_memory, *host_memory;
     double betas[2];
     const char *rope_type, *rope_type_old; /* rope_scaling.rope_type, .type */
     double rope_theta_new;                 /* rope_parameters.rope_theta */

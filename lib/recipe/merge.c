@@ -67,6 +67,12 @@ static void rename_key(struct zt_load *ld, struct zt_node *map, struct zt_node *
                     twin->spelled, twin->key_at.line);
 }
 
+static bool takes_auto(const char *path)
+{
+    const int i = zt_key_find(path);
+    return i >= 0 && zt_keys[i].auto_is_value;
+}
+
 /* Call every key by the table's name, and see that none stands there by two names. */
 static void use_canonical_names(struct zt_load *ld, struct zt_node *map, const char *path)
 {
@@ -79,6 +85,8 @@ static void use_canonical_names(struct zt_load *ld, struct zt_node *map, const c
         }
         if (n->kind == ZT_NODE_MAP)
             use_canonical_names(ld, n, canonical);
+        else if (n->kind == ZT_NODE_SCALAR && strcmp(n->text, "auto") == 0)
+            n->auto_is_value = takes_auto(canonical);
     }
 }
 
@@ -226,11 +234,11 @@ static struct zt_node *set_tree(struct zt_load *ld, const char *path, struct zt_
     }
 }
 
-static void merge_set(struct zt_load *ld, struct zt_node *root, const char *arg)
+/* "a.b=c" from `src`. */
+static void merge_set(struct zt_load *ld, struct zt_node *root, const struct zt_source *src,
+                      const char *arg)
 {
     const char *eq = strchr(arg, '=');
-    const struct zt_source *src =
-        new_source(ld, ZT_SOURCE_SET, zt_arena_printf(ld->arena, "--set %s", arg), false);
     struct zt_pos at = {src, 1, 1};
     size_t n = eq ? (size_t)(eq - arg) : 0;
     const char *path = zt_arena_printf(ld->arena, "%.*s", (int)ZT_MIN(n, MAX_SET_KEY), arg);
@@ -344,8 +352,14 @@ struct zt_node *zt_load_tree(struct zt_load *ld)
         zt_node_merge(root, load_file(ld, ld->opts->deepspeed_configs.items[i], option, NULL),
                       false, ld->arena);
     zt_node_merge(root, main, false, ld->arena);
-    for (int i = 0; i < ld->opts->set.n; i++)
-        merge_set(ld, root, ld->opts->set.items[i]);
+    for (int i = 0; i < ld->opts->set.n; i++) {
+        const char *arg = ld->opts->set.items[i];
+        const char *name = zt_arena_printf(ld->arena, "--set %s", arg);
+        merge_set(ld, root, new_source(ld, ZT_SOURCE_SET, name, false), arg);
+    }
+    for (int i = 0; i < ld->opts->chosen.n; i++)
+        merge_set(ld, root, new_source(ld, ZT_SOURCE_CHOSEN, "stage: auto", false),
+                  ld->opts->chosen.items[i]);
     merge_model_config(ld, root);
     return root;
 }

@@ -52,6 +52,8 @@ static const char *value_text(struct zt_load *ld, const struct zt_key *k, const 
         return *(const bool *)from ? "true" : "false";
     case ZT_KEY_INT:
     case ZT_KEY_SIZE:
+        if (k->auto_is_value && *i64 == -1)
+            return "auto";
         return zt_arena_printf(a, "%" PRId64, *i64);
     case ZT_KEY_FLOAT:
         return zt_yaml_f64(a, *f64);

@@ -4,7 +4,7 @@
  * A recipe is YAML (JSON is YAML too). At top level it speaks DeepSpeed's ds_config.json, `model`
  * speaks Hugging Face's config.json, and `data`, `train`, `checkpoint`, `parallel`, `log` are ours.
  * One table (key_table.c) lists every key: carried out, harmless (accepted, with the reason), or
- * refused in words. "auto" counts as not given. All errors are reported at once, each with
+ * refused in words. "auto" counts as not given, but for zero_optimization.stage. All errors are reported at once, each with
  * file:line:column.
  *
  *   load text -> tree (libyaml events, positions kept) -> include: / --deepspeed_config merged
@@ -94,8 +94,10 @@ struct zt_recipe_fp16 {
     bool consecutive_hysteresis;
 };
 
+#define ZT_STAGE_AUTO (-1) /* not chosen yet: plan/fit.h */
+
 struct zt_recipe_zero {
-    int stage;
+    int stage; /* 0 to 3, or ZT_STAGE_AUTO */
     enum zt_offload_device offload_optimizer, offload_param;
     bool overlap_comm;
     int64_t reduce_bucket_size, allgather_bucket_size, prefetch_bucket_size; /* elements; 0: ours */
@@ -161,6 +163,7 @@ struct zt_recipe {
     struct zt_recipe_profile profile;
     int threads; /* parallel.threads: OpenMP threads per worker; 0: cores / local workers */
     int64_t device_memory;        /* bytes that a plan may take of a device; 0: no limit */
+    int64_t host_memory;          /* of a host, by all of its ranks together; 0: no limit */
     struct zt_recipe_note *notes; /* what a person should be told: harmless keys, odd choices */
     int n_notes;
     const struct zt_recipe_value *values; /* every key with its value and origin, in table order */
@@ -169,7 +172,7 @@ struct zt_recipe {
 
 /*
  * For --print_recipe: a key as resolved and where it came from ("default", "recipe.yaml:3:5",
- * "--set", "derived", "config.json:7:3").
+ * "--set", "derived", "config.json:7:3", "stage: auto").
  */
 struct zt_recipe_value {
     const char *key;   /* dotted path */
@@ -188,6 +191,7 @@ struct zt_recipe_opts {
     const char *text; /* if not NULL, the recipe itself; path is then only its name in messages */
     struct zt_str_list set;               /* "a.b=c" */
     struct zt_str_list deepspeed_configs; /* merged like include: */
+    struct zt_str_list chosen;            /* like `set` and above it: what "auto" came to */
     int n_ranks;                          /* for the batch triangle; > 0 */
     /*
      * Steps that train.epochs come to, once the data was counted: train.steps is at most that many.

@@ -190,6 +190,13 @@ static void resolve_optimizer(struct zt_load *ld)
         resolve_lion(ld);
 }
 
+static void resolve_size(struct zt_load *ld, const char *path, const char *text, int64_t *out)
+{
+    if (text && !zt_parse_bytes(text, out))
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, path),
+                    "%s: must be a size such as 80GB, 1.5GiB or 300MB, not \"%s\"", path, text);
+}
+
 static void resolve_training(struct zt_load *ld)
 {
     struct zt_settings *s = ld->settings;
@@ -201,7 +208,8 @@ static void resolve_training(struct zt_load *ld)
     r->optimizer.beta2 = s->betas[1];
 
     r->zero.stage = (int)s->zero_stage;
-    if (r->zero.offload_param != ZT_OFFLOAD_TO_NONE && r->zero.stage != 3)
+    const bool chosen = r->zero.stage != ZT_STAGE_AUTO;
+    if (chosen && r->zero.offload_param != ZT_OFFLOAD_TO_NONE && r->zero.stage != 3)
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG,
                     pos_of(ld, "zero_optimization.offload_param.device"),
                     "zero_optimization.offload_param: needs stage 3, not %d", r->zero.stage);
@@ -214,11 +222,8 @@ static void resolve_training(struct zt_load *ld)
     r->train.sample_top_k = (int)s->sample_top_k;
     r->train.recompute = s->policy == 1;
     r->threads = (int)s->threads;
-    if (s->device_memory && !zt_parse_bytes(s->device_memory, &r->device_memory))
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "parallel.device_memory"),
-                    "parallel.device_memory: must be a size such as 80GB, 1.5GiB or 300MB, not "
-                    "\"%s\"",
-                    s->device_memory);
+    resolve_size(ld, "parallel.device_memory", s->device_memory, &r->device_memory);
+    resolve_size(ld, "parallel.host_memory", s->host_memory, &r->host_memory);
 }
 
 /* ---- data ---- */

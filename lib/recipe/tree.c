@@ -281,7 +281,7 @@ bool zt_node_not_given(const struct zt_node *n)
     if (n->kind != ZT_NODE_SCALAR)
         return false;
     if (strcmp(n->text, "auto") == 0)
-        return true;
+        return !n->auto_is_value;
     for (size_t i = 0; !n->quoted && i < ZT_ARRAY_LEN(nulls); i++) {
         if (strcmp(n->text, nulls[i]) == 0)
             return true;

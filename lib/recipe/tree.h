@@ -19,6 +19,7 @@ struct zt_node {
     struct zt_pos at;
     const char *text; /* of a scalar; never NULL there */
     bool quoted;
+    bool auto_is_value;              /* of this key: "auto" is given */
     struct zt_node *children, *next; /* of a list or a map, in the order of the text */
 
     const char *key;     /* in a map: by the table's name */
@@ -32,7 +33,10 @@ struct zt_node *zt_tree_parse(const struct zt_source *src, const char *text, siz
 
 struct zt_node *zt_node_find(const struct zt_node *map, const char *key);
 
-/* null, ~, nothing, or "auto" (quoted too): the same as not writing the key. */
+/*
+ * null, ~, nothing, or "auto" (quoted too) unless that is a value of the key: the same as not writing
+ * the key.
+ */
 bool zt_node_not_given(const struct zt_node *n);
 
 /* The path that a scalar means: a relative one starts from the folder of the file it stands in. */
