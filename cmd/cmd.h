@@ -41,6 +41,7 @@ int cmd_inspect(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_worker(int argc, char **argv);
+int cmd_gpu_memory(int argc, char **argv);
 
 /* Print "zerotrain: message" (each line of it) to stderr. */
 void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
@@ -53,11 +54,14 @@ struct cmd_options {
     int per_gpu;        /* 0: not given */
     enum zt_transport transport;
     const char *log_dir, *rank_log_dir, *env_file;
-    const char *seed, *device_memory;
+    const char *seed, *device_memory, *host_memory;
     struct zt_str_list set, deepspeed_configs;
+    struct zt_str_list chosen; /* by cmd_fit_choose() */
     /* plan */
     int rank;
-    bool schedule, print_recipe, json;
+    bool schedule, print_recipe, json, largest, deepspeed_estimate;
+    const char *fit;
+    int64_t largest_layer; /* parameters; 0: not given */
     const char *profile;
     struct zt_arena arena; /* of the lists */
 };

@@ -15,6 +15,7 @@ static const struct cmd commands[] = {
     {"launch", cmd_launch, "run any program once per rank, as the trainer's workers are run"},
     {"agent", cmd_agent, NULL},
     {"worker", cmd_worker, NULL},
+    {"gpu-memory", cmd_gpu_memory, NULL},
 };
 
 static void print_help(FILE *f)

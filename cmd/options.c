@@ -12,6 +12,11 @@ enum {
     OPT_LOG_DIR,
     OPT_SEED,
     OPT_DEVICE_MEMORY,
+    OPT_HOST_MEMORY,
+    OPT_FIT,
+    OPT_LARGEST,
+    OPT_DS_ESTIMATE,
+    OPT_LARGEST_LAYER,
     OPT_RANK_LOG,
     OPT_DS_CONFIG,
     OPT_ENV_FILE,
@@ -46,6 +51,8 @@ static const struct row {
     {"seed", required_argument, OPT_SEED, true, true, "N", "same as --set train.seed=N"},
     {"device_memory", required_argument, OPT_DEVICE_MEMORY, true, true, "SIZE",
      "most that a rank may take of its device: 80GB, 1.5GiB"},
+    {"host_memory", required_argument, OPT_HOST_MEMORY, true, true, "SIZE",
+     "most that all ranks together may take of the host"},
     {"log_dir", required_argument, OPT_LOG_DIR, true, false, "DIR",
      "folder of this run (default runs/NAME-TIME)"},
     {"enable_each_rank_log", required_argument, OPT_RANK_LOG, true, false, "DIR",
@@ -60,6 +67,14 @@ static const struct row {
     {"json", no_argument, OPT_JSON, false, true, NULL, "print JSON"},
     {"profile", required_argument, OPT_PROFILE, false, true, "NAME",
      "rates for the simulated times: fast, slow or cpu"},
+    {"fit", required_argument, OPT_FIT, false, true, "SIZE",
+     "what to give up to fit into SIZE of each device"},
+    {"largest", no_argument, OPT_LARGEST, false, true, NULL,
+     "the largest models that fit, by stage and offload; takes no recipe"},
+    {"deepspeed_estimate", no_argument, OPT_DS_ESTIMATE, false, true, NULL,
+     "DeepSpeed's estimates of memory beside what is planned"},
+    {"largest_layer", required_argument, OPT_LARGEST_LAYER, false, true, "N",
+     "parameters of the largest layer, for --deepspeed_estimate of model.params"},
     {"help", no_argument, OPT_HELP, true, true, NULL, "print this help"},
     {"version", no_argument, OPT_VERSION, true, true, NULL, "print the version"},
 };
@@ -90,6 +105,15 @@ static bool parse_count(const char *name, const char *text, int64_t least, int64
     return true;
 }
 
+static bool check_size(const char *name, const char *text)
+{
+    int64_t bytes;
+    if (zt_parse_bytes(text, &bytes))
+        return true;
+    cmd_error("--%s: \"%s\" is not a size such as 80GB, 1.5GiB or 300MB", name, text);
+    return false;
+}
+
 static bool parse_transport(const char *text, enum zt_transport *out)
 {
     static const char *const names[ZT_N_TRANSPORTS] = {"auto", "nccl", "staged"};
@@ -106,7 +130,7 @@ static bool parse_transport(const char *text, enum zt_transport *out)
 static int take(int opt, bool plan, struct cmd_options *o)
 {
     enum { MAX_RANKS = 1 << 20, MAX_PER_GPU = 64 };
-    int64_t seed, bytes;
+    int64_t seed;
     switch (opt) {
     case OPT_NUM_GPUS:
         return parse_count("num_gpus", optarg, 1, MAX_RANKS, &o->num_gpus) ? -1 : ZT_EXIT_USAGE;
@@ -138,13 +162,25 @@ static int take(int opt, bool plan, struct cmd_options *o)
         o->seed = optarg;
         return -1;
     case OPT_DEVICE_MEMORY:
-        if (!zt_parse_bytes(optarg, &bytes)) {
-            cmd_error("--device_memory: \"%s\" is not a size such as 80GB, 1.5GiB or 300MB",
-                      optarg);
-            return ZT_EXIT_USAGE;
-        }
         o->device_memory = optarg;
+        return check_size("device_memory", optarg) ? -1 : ZT_EXIT_USAGE;
+    case OPT_HOST_MEMORY:
+        o->host_memory = optarg;
+        return check_size("host_memory", optarg) ? -1 : ZT_EXIT_USAGE;
+    case OPT_FIT:
+        o->fit = optarg;
+        return check_size("fit", optarg) ? -1 : ZT_EXIT_USAGE;
+    case OPT_LARGEST:
+        o->largest = true;
         return -1;
+    case OPT_DS_ESTIMATE:
+        o->deepspeed_estimate = true;
+        return -1;
+    case OPT_LARGEST_LAYER:
+        if (zt_parse_i64(optarg, &o->largest_layer) && o->largest_layer > 0)
+            return -1;
+        cmd_error("--largest_layer: \"%s\" is not a number of parameters", optarg);
+        return ZT_EXIT_USAGE;
     case OPT_LOG_DIR:
         o->log_dir = optarg;
         return -1;
@@ -200,15 +236,23 @@ static int refuse(int what, const char *given, bool plan)
     return ZT_EXIT_USAGE;
 }
 
+/* An option that is a key of the recipe. */
+static void set_option(struct cmd_options *o, const char *key, const char *value)
+{
+    if (value)
+        o->set.items[o->set.n++] = zt_arena_printf(&o->arena, "%s=%s", key, value);
+}
+
 int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
 {
     struct option longopts[ZT_ARRAY_LEN(rows) + 1] = {{0}};
+    enum { MAX_OWN_SETS = 2 }; /* of --fit, which is two keys */
     size_t n = 0, n_args = (size_t)argc + 1;
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
         if (plan ? rows[i].plan : rows[i].train)
             longopts[n++] = (struct option){rows[i].name, rows[i].has_arg, NULL, rows[i].val};
     *o = (struct cmd_options){.device = "auto"};
-    o->set.items = zt_arena_alloc(&o->arena, n_args, sizeof *o->set.items);
+    o->set.items = zt_arena_alloc(&o->arena, n_args + MAX_OWN_SETS, sizeof *o->set.items);
     o->deepspeed_configs.items = zt_arena_alloc(&o->arena, n_args, sizeof *o->set.items);
     int opt;
     opterr = 0;
@@ -219,6 +263,8 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
         if (rc >= 0)
             return rc;
     }
+    if (argc == optind && o->largest)
+        return -1;
     if (argc == optind) {
         cmd_error("which recipe? Give one YAML file");
         return ZT_EXIT_USAGE;
@@ -230,11 +276,10 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
         return ZT_EXIT_USAGE;
     }
     o->recipe_path = argv[optind];
-    if (o->seed)
-        o->set.items[o->set.n++] = zt_arena_printf(&o->arena, "train.seed=%s", o->seed);
-    if (o->device_memory)
-        o->set.items[o->set.n++] =
-            zt_arena_printf(&o->arena, "parallel.device_memory=%s", o->device_memory);
+    set_option(o, "train.seed", o->seed);
+    set_option(o, "parallel.device_memory", o->fit ? o->fit : o->device_memory);
+    set_option(o, "parallel.host_memory", o->host_memory);
+    set_option(o, "zero_optimization.stage", o->fit ? "auto" : NULL);
     return -1;
 }
 
@@ -250,6 +295,7 @@ int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan, int
         .path = o->recipe_path,
         .set = o->set,
         .deepspeed_configs = o->deepspeed_configs,
+        .chosen = o->chosen,
         .n_ranks = n_ranks,
         .epoch_steps = epoch_steps,
         .for_plan = for_plan,

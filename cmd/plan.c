@@ -3,27 +3,29 @@
  */
 #include "cmd.h"
 
-#include "devices.h"
+#include "fit.h"
+#include "plan_memory.h"
 #include "train/train.h"
 
 enum { N_STAGES = 4 };
 
 struct planning {
     struct zt_recipe *r;
+    struct cmd_devices dev; /* what is planned for: kind and number of workers */
+    struct zt_fit_limits limits;
     struct zt_arena arena;
     struct zt_model *model;
     struct zt_plan *stages[N_STAGES];
 };
 
-static int build(struct planning *pl, const struct cmd_options *o, int n_ranks, struct zt_err *err)
+static int build(struct planning *pl, const struct cmd_options *o, struct zt_err *err)
 {
-    bool cpu = strcmp(o->device, "cpu") == 0;
-    int threads = cpu ? cmd_threads(pl->r, n_ranks) : 1;
+    int threads = cmd_threads(pl->r, pl->dev.n_workers);
     int rc = zt_train_model(pl->r, &pl->arena, &pl->model, err);
     for (int s = 0; s < N_STAGES && !rc; s++) {
         struct zt_plan_config cfg;
-        rc = zt_train_plan_config(pl->r, pl->model, n_ranks, threads,
-                                  cpu ? ZT_DEV_CPU : ZT_DEV_CUDA, s, &cfg, err);
+        rc = zt_train_plan_config(pl->r, pl->model, pl->dev.n_workers, threads, pl->dev.kind, s,
+                                  &cfg, err);
         if (rc)
             break;
         if (s == 0) /* there is nothing to offload from a rank's own full state at stage 0 */
@@ -66,13 +68,14 @@ static int print_state(double n_params, const struct cmd_options *o)
 {
     int n_ranks = o->num_gpus ? o->num_gpus : 4;
     struct zt_str out = {0};
-    if (o->schedule || o->rank || o->profile) {
+    if (o->schedule || o->rank || o->profile || o->fit) {
         cmd_error("%s: model.params alone gives the table of resident state; %s needs a whole "
                   "model",
                   o->recipe_path,
-                  o->schedule ? "--schedule"
-                  : o->rank   ? "--rank"
-                              : "--profile");
+                  o->fit        ? "--fit"
+                  : o->schedule ? "--schedule"
+                  : o->rank     ? "--rank"
+                                : "--profile");
         return ZT_EXIT_USAGE;
     }
     if (o->json)
@@ -86,19 +89,41 @@ static int print_state(double n_params, const struct cmd_options *o)
     return 0;
 }
 
-static int print_plan(struct planning *pl, const struct cmd_options *o, int n_ranks)
+static int print_plan(struct planning *pl, const struct cmd_options *o)
 {
     struct zt_err err = {0};
-    int rc = build(pl, o, n_ranks, &err);
-    if (!rc)
-        print(pl, o);
-    if (!rc && pl->r->device_memory > 0) {
-        fflush(stdout);
-        rc = zt_plan_check_fit(pl->stages[pl->r->zero.stage], (size_t)pl->r->device_memory, &err);
-    }
-    if (rc)
+    int rc = build(pl, o, &err);
+    if (rc) {
         cmd_error("%s: %s", o->recipe_path, err.msg);
-    return zt_exit_code(rc);
+        return zt_exit_code(rc);
+    }
+    print(pl, o);
+    fflush(stdout);
+    return cmd_fit_check(o->recipe_path, pl->stages[pl->r->zero.stage], &pl->limits);
+}
+
+/* What the recipe limits; where it leaves the stage to us and limits nothing, what is free here. */
+static int load(struct planning *pl, struct cmd_options *o)
+{
+    struct zt_err err = {0};
+    int code = cmd_load_recipe(o, pl->dev.n_workers, true, 0, &pl->r);
+    if (code)
+        return code;
+    const bool choose = pl->r->zero.stage == ZT_STAGE_AUTO && pl->r->model.params == 0;
+    if (cmd_fit_limits(pl->r, &pl->dev, choose && pl->r->device_memory == 0, &pl->limits, &err)) {
+        cmd_error("%s", err.msg);
+        return zt_exit_code(err.code);
+    }
+    if (!choose)
+        return 0;
+    const bool list = o->schedule || o->print_recipe;
+    code = cmd_fit_choose(o, pl->r, &pl->dev, &pl->limits,
+                          list || (o->json && !o->fit) ? CMD_FIT_QUIET
+                          : o->json                    ? CMD_FIT_JSON
+                                                       : CMD_FIT_TABLE);
+    zt_recipe_free(pl->r);
+    pl->r = NULL;
+    return code ? code : cmd_load_recipe(o, pl->dev.n_workers, true, 0, &pl->r);
 }
 
 static void print_recipe(const struct zt_recipe *r)
@@ -118,29 +143,43 @@ static int check_options(const struct cmd_options *o, int n_ranks)
     else if (o->print_recipe && (o->json || o->schedule))
         cmd_error("--print_recipe prints the recipe and no plan; leave out %s",
                   o->json ? "--json" : "--schedule");
+    else if (o->fit && o->device_memory)
+        cmd_error("--fit=%s and --device_memory=%s both say what a rank may take; give one", o->fit,
+                  o->device_memory);
     else
         return 0;
     return ZT_EXIT_USAGE;
 }
 
-/* The subcommand, once its options are known. */
-static int plan(const struct cmd_options *o)
+static int show(struct planning *pl, const struct cmd_options *o)
 {
-    struct planning pl = {0};
-    int n_ranks = o->num_gpus ? o->num_gpus : 1;
-    int code = check_options(o, n_ranks);
-    if (!code)
-        code = cmd_load_recipe(o, n_ranks, true, 0, &pl.r);
-    if (code)
-        return code;
-    for (int i = 0; i < pl.r->n_notes; i++)
-        fprintf(stderr, "note: %s\n", pl.r->notes[i].text);
+    for (int i = 0; i < pl->r->n_notes; i++)
+        fprintf(stderr, "note: %s\n", pl->r->notes[i].text);
     if (o->print_recipe)
-        print_recipe(pl.r);
-    else if (pl.r->model.params > 0)
-        code = print_state(pl.r->model.params, o);
+        print_recipe(pl->r);
+    else if (o->deepspeed_estimate)
+        return plan_deepspeed_estimate(o, pl->r, &pl->dev);
+    else if (pl->r->model.params > 0)
+        return print_state(pl->r->model.params, o);
+    else if (o->fit)
+        plan_print_chosen(o);
     else
-        code = print_plan(&pl, o, n_ranks);
+        return print_plan(pl, o);
+    return 0;
+}
+
+/* The subcommand, once its options are known. */
+static int plan(struct cmd_options *o)
+{
+    struct planning pl = {.dev = {.kind = strcmp(o->device, "cpu") ? ZT_DEV_CUDA : ZT_DEV_CPU,
+                                  .n_workers = o->num_gpus ? o->num_gpus : 1}};
+    int code = check_options(o, pl.dev.n_workers);
+    if (!code && o->largest)
+        return plan_largest(o);
+    if (!code)
+        code = load(&pl, o);
+    if (!code)
+        code = show(&pl, o);
     for (int s = 0; s < N_STAGES; s++)
         if (pl.stages[s])
             zt_plan_free(pl.stages[s]);

@@ -12,6 +12,7 @@
 #include "base/io.h"
 #include "devices.h"
 #include "display.h"
+#include "fit.h"
 #include "launch/env.h"
 #include "launch/launch.h"
 #include "train/train.h"
@@ -25,6 +26,7 @@ struct job {
     struct zt_plan *plan; /* rank 0's */
     struct zt_str log_dir;
     struct zt_str notes; /* lines "note: ..." */
+    struct zt_fit_limits limits;
     int threads;
 };
 
@@ -41,8 +43,6 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
         rc = zt_plan_build(j->model, &cfg, i, &plans[i], err);
     if (!rc)
         rc = zt_verify_ranks((const struct zt_plan *const *)plans, n, err);
-    for (int i = 0; i < n && !rc && j->r->device_memory > 0; i++)
-        rc = zt_plan_check_fit(plans[i], (size_t)j->r->device_memory, err);
     if (!rc) {
         j->plan = plans[0];
         plans[0] = NULL;
@@ -232,22 +232,34 @@ static int start_and_wait(struct job *j)
     return code;
 }
 
-/* The recipe; with epochs a second time, when the data has told how many steps they are. */
+static int reload_recipe(struct job *j, int64_t epoch_steps)
+{
+    zt_recipe_free(j->r);
+    j->r = NULL;
+    return cmd_load_recipe(&j->o, j->dev.n_workers, false, epoch_steps, &j->r);
+}
+
+/*
+ * The recipe; again when the data has told how many steps its epochs are, or once the stage is chosen.
+ */
 static int load_recipe(struct job *j)
 {
     struct zt_err err = {0};
-    int64_t steps;
+    int64_t steps = 0;
     int code = cmd_load_recipe(&j->o, j->dev.n_workers, false, 0, &j->r);
-    if (code || j->r->train.epochs == 0)
+    if (code)
         return code;
-    int rc = zt_train_epoch_steps(j->r, &steps, &err);
+    int rc = j->r->train.epochs > 0 ? zt_train_epoch_steps(j->r, &steps, &err) : 0;
+    if (!rc)
+        rc = cmd_fit_limits(j->r, &j->dev, true, &j->limits, &err);
     if (rc) {
         cmd_error("%s", err.msg);
         return zt_exit_code(rc);
     }
-    zt_recipe_free(j->r);
-    j->r = NULL;
-    return cmd_load_recipe(&j->o, j->dev.n_workers, false, steps, &j->r);
+    const bool choose = j->r->zero.stage == ZT_STAGE_AUTO;
+    if (choose)
+        code = cmd_fit_choose(&j->o, j->r, &j->dev, &j->limits, CMD_FIT_TABLE);
+    return code || !(choose || steps > 0) ? code : reload_recipe(j, steps);
 }
 
 /* The subcommand, once its options are known. */
@@ -263,6 +275,11 @@ static int train(struct job *j)
     int rc = plan_all_ranks(j, &err);
     if (!rc)
         rc = zt_train_check(j->r, j->model, &j->notes, &err);
+    if (!rc && !zt_fit_fits(j->plan, &j->limits)) {
+        display_ledger(j->plan);
+        fflush(stdout);
+        return cmd_fit_check(j->o.recipe_path, j->plan, &j->limits);
+    }
     if (!rc)
         return start_and_wait(j);
     cmd_error("%s", err.msg);

@@ -142,16 +142,3 @@ void zt_plan_ledger(struct zt_plan *p)
                                      p->cfg.stage, p->n_shards) +
                        e * frozen / (p->cfg.stage == 3 ? p->n_shards : 1);
 }
-
-int zt_plan_check_fit(const struct zt_plan *p, size_t device_bytes, struct zt_err *err)
-{
-    const size_t need = zt_plan_device_bytes(p);
-    char a[32], b[32];
-    if (need <= device_bytes)
-        return 0;
-    return zt_err_set(err, ZT_ENOMEM,
-                      "rank %d needs %zu bytes (%s) of its device, but may take only %zu (%s); try "
-                      "smaller micro-batches, a higher ZeRO stage, recomputation or offload",
-                      p->rank, need, zt_fmt_gb(a, sizeof a, (double)need), device_bytes,
-                      zt_fmt_gb(b, sizeof b, (double)device_bytes));
-}

@@ -573,10 +573,6 @@ static inline size_t zt_plan_device_bytes(const struct zt_plan *p)
     return p->ledger.peak[ZT_AR_DEVICE] + p->ledger.peak[ZT_AR_SHARED];
 }
 
-/* ZT_ENOMEM when the plan needs more than `device_bytes` of the device. */
-int zt_plan_check_fit(const struct zt_plan *p, size_t device_bytes,
-                      struct zt_err *err) ZT_MUST_CHECK;
-
 /* ---- printing ---- */
 
 void zt_plan_print_ledger(const struct zt_plan *const *stages, int n, struct zt_str *out);

@@ -1,0 +1,202 @@
+#include "fit.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "train/train.h"
+
+/*
+ * Free memory less what a worker will hold beside its arenas: the program, its libraries and their
+ * scratch, page tables. It is not known before the worker runs (its end shows it, as "outside"), so this
+ * is an allowance.
+ */
+static size_t less_outside(size_t bytes)
+{
+    const size_t outside = bytes / 32 + ((size_t)64 << 20);
+    return bytes > outside ? bytes - outside : 0;
+}
+
+/* ---- what is free ---- */
+
+static int host_memory(size_t *free_bytes, struct zt_err *err)
+{
+    struct zt_dev *cpu;
+    size_t total;
+    int rc = zt_cpu_dev_create(&cpu, NULL, 0, err);
+    if (rc)
+        return rc;
+    rc = cpu->ops->memory(cpu, free_bytes, &total, err);
+    zt_cpu_dev_free(cpu);
+    return rc;
+}
+
+/* Run ourselves as `gpu-memory`; its output. */
+static int ask_gpus(struct zt_str *out, struct zt_err *err)
+{
+    extern char **environ;
+    char name[] = "zerotrain", command[] = "gpu-memory";
+    char *argv[] = {name, command, NULL};
+    posix_spawn_file_actions_t files;
+    int fds[2], status = 0;
+    pid_t pid;
+    char buf[4096];
+    ssize_t n;
+    if (pipe2(fds, O_CLOEXEC))
+        return zt_err_errno(err, ZT_ESYS, "pipe");
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_adddup2(&files, fds[1], STDOUT_FILENO);
+    int rc = posix_spawn(&pid, "/proc/self/exe", &files, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    close(fds[1]);
+    while (!rc && (n = read(fds[0], buf, sizeof buf)) > 0)
+        zt_str_add(out, buf, (size_t)n);
+    close(fds[0]);
+    if (!rc && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return 0;
+    return zt_err_set(err, ZT_EDEVICE, "the GPUs cannot be asked for their free memory");
+}
+
+/* The least that is free on a GPU that the job uses. */
+static int gpu_memory(int n_gpus, size_t *free_bytes, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    int rc = ask_gpus(&text, err);
+    const char *line = zt_str_get(&text);
+    *free_bytes = SIZE_MAX;
+    for (int i = 0; i < n_gpus && !rc; i++) {
+        size_t bytes;
+        if (sscanf(line, "%zu", &bytes) != 1)
+            break;
+        *free_bytes = ZT_MIN(*free_bytes, bytes);
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    zt_str_release(&text);
+    return rc;
+}
+
+int cmd_fit_limits(const struct zt_recipe *r, const struct cmd_devices *dev, bool measure,
+                   struct zt_fit_limits *out, struct zt_err *err)
+{
+    const size_t n = (size_t)dev->n_workers, per_gpu = (size_t)ZT_MAX(dev->per_gpu, 1);
+    size_t bytes;
+    *out = ZT_FIT_NO_LIMITS;
+    if (r->device_memory > 0)
+        out->device = (struct zt_fit_limit){(size_t)r->device_memory, "--device_memory"};
+    if (r->host_memory > 0)
+        out->host = (struct zt_fit_limit){(size_t)r->host_memory / n, "its part of --host_memory"};
+    if (!measure)
+        return 0;
+    int rc = host_memory(&bytes, err);
+    if (rc)
+        return rc;
+    bytes = less_outside(bytes / n);
+    const bool no_gpu = zt_count_devices() == 0 && !getenv("ZT_CUDA_LIB");
+    if (dev->kind == ZT_DEV_CPU || no_gpu) { /* planned for GPUs elsewhere: ours is all we know */
+        out->both = (struct zt_fit_limit){bytes, "its part of what is free on this machine"};
+        return 0;
+    }
+    if (out->host.bytes == SIZE_MAX)
+        out->host = (struct zt_fit_limit){bytes, "its part of what is free on this machine"};
+    if (out->device.bytes < SIZE_MAX)
+        return 0;
+    rc = gpu_memory((int)(n / per_gpu), &bytes, err);
+    if (!rc && bytes < SIZE_MAX)
+        out->device = (struct zt_fit_limit){bytes / per_gpu, "what is free on its GPU"};
+    return rc;
+}
+
+/* ---- too large ---- */
+
+int cmd_fit_check(const char *name, const struct zt_plan *p, const struct zt_fit_limits *limits)
+{
+    struct zt_fit changes;
+    struct zt_err err;
+    struct zt_str text = {0};
+    if (zt_fit_fits(p, limits))
+        return 0;
+    int rc = zt_fit_search(p->model, &p->cfg, limits, ZT_FIT_CHANGES, &changes, &err);
+    ZT_ASSERT_CMP(rc, ==, 0); /* it was planned */
+    zt_fit_print_refusal(p, &changes, limits, &text);
+    cmd_error("%s: it does not fit: %s", name, zt_str_get(&text));
+    zt_str_release(&text);
+    zt_fit_release(&changes);
+    return ZT_EXIT_MEMORY;
+}
+
+/* ---- stage: auto ---- */
+
+static void take_choice(struct cmd_options *o, const struct zt_fit_choice *best)
+{
+    const char *const *sets;
+    int n;
+    zt_fit_sets(best, true, &o->arena, &n, &sets);
+    o->chosen.n = n;
+    o->chosen.items = zt_arena_alloc(&o->arena, (size_t)n, sizeof *o->chosen.items);
+    for (int i = 0; i < n; i++)
+        o->chosen.items[i] = sets[i];
+}
+
+static int no_choice(const struct cmd_options *o, const struct zt_fit *fit)
+{
+    struct zt_str text = {0};
+    zt_fit_print_least(fit, &text);
+    cmd_error("%s: zero_optimization.stage: auto: %s", o->recipe_path, zt_str_get(&text));
+    zt_str_release(&text);
+    return ZT_EXIT_MEMORY;
+}
+
+static void show_search(const struct zt_fit *f, const struct zt_fit_limits *limits,
+                        enum cmd_fit_show show)
+{
+    struct zt_str out = {0};
+    if (show == CMD_FIT_JSON)
+        zt_fit_print_json(f, limits, &out);
+    else if (show == CMD_FIT_TABLE)
+        zt_fit_print_table(f, limits, &out);
+    fwrite(zt_str_get(&out), 1, out.len, stdout);
+    fflush(stdout);
+    zt_str_release(&out);
+}
+
+static int search(const struct cmd_options *o, const struct zt_recipe *r,
+                  const struct cmd_devices *dev, const struct zt_fit_limits *limits,
+                  struct zt_fit *out, struct zt_err *err)
+{
+    struct zt_arena arena = {0};
+    struct zt_model *model;
+    struct zt_plan_config cfg;
+    int rc = zt_train_model(r, &arena, &model, err);
+    if (!rc)
+        rc = zt_train_plan_config(r, model, dev->n_workers, cmd_threads(r, dev->n_workers),
+                                  dev->kind, 0, &cfg, err);
+    if (!rc && o->profile)
+        cfg.profile = zt_profile_find(o->profile);
+    if (!rc)
+        rc = zt_fit_search(model, &cfg, limits, ZT_FIT_ALL, out, err);
+    zt_arena_release(&arena);
+    return rc;
+}
+
+int cmd_fit_choose(struct cmd_options *o, const struct zt_recipe *r, const struct cmd_devices *dev,
+                   const struct zt_fit_limits *limits, enum cmd_fit_show show)
+{
+    struct zt_fit fit = {0};
+    struct zt_err err = {0};
+    int code = 0;
+    if (search(o, r, dev, limits, &fit, &err)) {
+        cmd_error("%s: %s", o->recipe_path, err.msg);
+        code = zt_exit_code(err.code);
+    } else {
+        show_search(&fit, limits, show);
+        const struct zt_fit_choice *best = zt_fit_cheapest(&fit);
+        if (best)
+            take_choice(o, best);
+        else
+            code = no_choice(o, &fit);
+    }
+    zt_fit_release(&fit);
+    return code;
+}

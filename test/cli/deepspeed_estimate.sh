@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# CASES M01: DeepSpeed's estimates of its own example; and of a model, beside what is planned.
+. "$REPO/test/cli/common.bash"
+echo 'model: {params: 2851598336}' >m01.yaml
+try zerotrain plan --deepspeed_estimate --num_gpus=8 --largest_layer=32899072 m01.yaml
+try zerotrain plan --deepspeed_estimate --num_gpus=4 "$REPO/recipes/gpt2-1.5b.yaml" \
+    --set train_batch_size=auto | sed -n '1,/^$/p;/^ /,/^$/p'
+try zerotrain plan --deepspeed_estimate --num_gpus=8 m01.yaml
+tiny
+try zerotrain plan --deepspeed_estimate --largest_layer=5 tiny.yaml
+try zerotrain plan --deepspeed_estimate --json tiny.yaml
