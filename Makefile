@@ -56,7 +56,7 @@ else
 ISAS      := base
 ISA_base  :=
 endif
-ISA_SRCS := $(sort $(wildcard lib/dev/cpu/isa_*.c lib/coll/isa_*.c))
+ISA_SRCS := $(sort $(wildcard lib/base/isa_*.c lib/dev/cpu/isa_*.c lib/coll/isa_*.c))
 LIB_SRCS := $(sort $(filter-out $(ISA_SRCS),$(wildcard lib/*/*.c lib/dev/cpu/*.c)))
 CMD_SRCS := $(sort $(wildcard cmd/*.c))
 LIB_OBJS := $(LIB_SRCS:%.c=$B/%.o) $(foreach i,$(ISAS),$(ISA_SRCS:%.c=$B/%.$i.o))

@@ -63,11 +63,16 @@ zt_philox_words(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3
     return out;
 }
 
+static inline ZT_HOST_DEVICE uint64_t zt_rng_key(uint64_t seed, enum zt_rng_purpose purpose)
+{
+    return seed ^ ((uint64_t)purpose * 0x9E3779B97F4A7C15u);
+}
+
 static inline ZT_HOST_DEVICE struct zt_philox_block
 zt_philox(uint64_t seed, enum zt_rng_purpose purpose, uint64_t hi, uint64_t lo)
 {
-    return zt_philox_words(seed ^ ((uint64_t)purpose * 0x9E3779B97F4A7C15u), (uint32_t)lo,
-                           (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32));
+    return zt_philox_words(zt_rng_key(seed, purpose), (uint32_t)lo, (uint32_t)(lo >> 32),
+                           (uint32_t)hi, (uint32_t)(hi >> 32));
 }
 
 /* Uniform in (0, 1), from one 32-bit word; never 0 or 1. */
@@ -77,8 +82,9 @@ static inline double zt_uniform(uint32_t word)
 }
 
 /*
- * Standard normal numbers for elements [begin, begin + n) of tensor `tensor` (Box-Muller; element i
- * is the i-th number whatever the range asked for).
+ * Standard normal numbers for elements [begin, begin + n) of tensor `tensor`: element i is number i % 4
+ * of the block at (hi tensor, lo i / 4), whatever the range asked for. The same bits on every CPU
+ * (isa_normal.c, by Box and Muller's transform).
  */
 void zt_rng_normal(uint64_t seed, enum zt_rng_purpose purpose, uint64_t tensor, int64_t begin,
                    int64_t n, float *out);

@@ -7,6 +7,7 @@
 #define ZT_COLL_COMBINE_H
 
 #include "base/dtype.h"
+#include "base/isa.h"
 #include "coll/coll.h"
 
 /*
@@ -25,18 +26,8 @@ struct zt_combine {
 
 typedef void zt_combine_fn(const struct zt_combine *a);
 
-struct zt_combine_isa {
-    const char *name;
-    zt_combine_fn *combine;
-    bool supported; /* by this CPU */
-};
-
-/* All builds, the best last; the first is supported everywhere. Returns how many. */
-enum { ZT_COMBINE_MAX_ISAS = 4 };
-int zt_combine_isas(struct zt_combine_isa isas[ZT_COMBINE_MAX_ISAS]);
-
-/* The best that this CPU has. */
-zt_combine_fn *zt_combine_best(void);
+/* Of isa_combine.c for this instruction set, which the CPU has to have. */
+zt_combine_fn *zt_combine_build(enum zt_isa isa);
 
 /* memcpy that does not drag large blocks through the cache; complete for other threads on return. */
 void zt_copy_large(void *dst, const void *src, size_t bytes);

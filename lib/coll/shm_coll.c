@@ -166,7 +166,7 @@ int zt_shm_coll_create_vm(const struct zt_shm_job *job, struct zt_dev *dev,
     memset(c, 0, sizeof *c);
     c->base = (struct zt_coll){.ops = &zt_shm_ops, .dev = dev, .mesh = *mesh, .rank = rank};
     c->vm = vm ? *vm : usual_vm;
-    c->combine = zt_combine_best();
+    c->combine = zt_combine_build(zt_isa_best());
     c->n_ranks = n;
     c->n_spins = spins(n);
     memcpy(c->arena_fds, job->arena_fds, (size_t)n * sizeof *job->arena_fds);

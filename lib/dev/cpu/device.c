@@ -6,7 +6,6 @@
 #include <dlfcn.h>
 
 #include "base/arena.h"
-#include "base/half.h"
 #include "dev/cpu/kernels.h"
 #include "dev/cpu/onednn.h"
 #include "dev/queue.h"
@@ -91,57 +90,32 @@ static const struct zt_dev_ops cpu_ops = {.abi = ZT_DEV_ABI,
 
 /* ---- which kernels ---- */
 
-struct isa {
-    const struct zt_cpu_kernels *kernels;
-    const char *what;
-    bool supported;
-};
-
-/* Best first. */
-#if defined(__x86_64__)
-enum { N_ISAS = 3 };
-
-static void list_isas(struct isa isas[N_ISAS])
+static const struct zt_cpu_kernels *kernels_for(enum zt_isa isa)
 {
-    __builtin_cpu_init();
-    bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
-    bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && zt_cpu_has_f16c();
-    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("avx512vl");
-    isas[0] = (struct isa){&zt_cpu_kernels_v4, "AVX-512", v4};
-    isas[1] = (struct isa){&zt_cpu_kernels_v3, "AVX2", v3};
-    isas[2] = (struct isa){&zt_cpu_kernels_v2, "SSE4.2", v2};
+#define ADDRESS(isa) &zt_cpu_kernels_##isa,
+    static const struct zt_cpu_kernels *const builds[ZT_N_ISAS] = {ZT_ISAS(ADDRESS)};
+    return builds[isa];
 }
-#else
-enum { N_ISAS = 1 };
-
-static void list_isas(struct isa isas[N_ISAS])
-{
-    isas[0] = (struct isa){&zt_cpu_kernels_base, "the compiler's default", true};
-}
-#endif
 
 /* The best set that the CPU has, or the one that ZT_CPU_ISA (for tests) names. */
-static int choose_isa(const struct isa isas[N_ISAS], const struct isa **out, struct zt_err *err)
+static int choose_isa(enum zt_isa *out, struct zt_err *err)
 {
     const char *forced = getenv("ZT_CPU_ISA");
-    for (int i = 0; i < N_ISAS; i++) {
-        if (forced && strcmp(forced, isas[i].kernels->isa) != 0)
-            continue;
-        *out = &isas[i];
-        if (isas[i].supported)
-            return 0;
-        if (forced)
-            return zt_err_set(err, ZT_EUNSUPPORTED, "ZT_CPU_ISA=%s: this CPU has no %s", forced,
-                              isas[i].what);
-    }
-    if (forced)
+    int isa = zt_isa_best();
+    for (int i = 0; forced && i < ZT_N_ISAS; i++)
+        if (strcmp(forced, kernels_for((enum zt_isa)i)->isa) == 0)
+            isa = i;
+    *out = (enum zt_isa)isa;
+    if (forced && strcmp(forced, kernels_for(*out)->isa) != 0)
         return zt_err_set(err, ZT_EINPUT, "ZT_CPU_ISA=%s: unknown; the best one here is %s", forced,
-                          isas[0].kernels->isa);
-    return zt_err_set(err, ZT_EUNSUPPORTED, "this CPU is too old: it has no %s",
-                      isas[N_ISAS - 1].what);
+                          kernels_for(*out)->isa);
+    if (forced && !zt_isa_supported(*out))
+        return zt_err_set(err, ZT_EUNSUPPORTED, "ZT_CPU_ISA=%s: this CPU has no %s", forced,
+                          zt_isa_what(*out));
+    if (!zt_isa_supported(*out))
+        return zt_err_set(err, ZT_EUNSUPPORTED, "this CPU is too old: it has no %s",
+                          zt_isa_what(*out));
+    return 0;
 }
 
 /*
@@ -176,22 +150,20 @@ static const char *choose_products(struct zt_cpu_kernels *k, bool avx512)
 
 int zt_cpu_dev_create(struct zt_dev **out, char *log, size_t log_bytes, struct zt_err *err)
 {
-    struct isa isas[N_ISAS];
-    const struct isa *isa = NULL;
-    list_isas(isas);
-    int rc = choose_isa(isas, &isa, err);
+    enum zt_isa isa;
+    int rc = choose_isa(&isa, err);
     if (rc)
         return rc;
     struct cpu_dev *d = zt_xcalloc(1, sizeof *d);
     d->base.ops = &cpu_ops;
-    d->kernels = *isa->kernels;
-    const char *products = choose_products(&d->kernels, N_ISAS > 1 && isa == &isas[0]);
+    d->kernels = *kernels_for(isa);
+    const char *products = choose_products(&d->kernels, ZT_N_ISAS > 1 && isa == ZT_N_ISAS - 1);
     if (log && log_bytes)
         snprintf(log, log_bytes,
                  "cpu: kernels %s (%s, %s); matrix products by oneDNN %s; fp16 converted by %s",
-                 isa->kernels->isa, isa->what,
+                 d->kernels.isa, zt_isa_what(isa),
                  getenv("ZT_CPU_ISA") ? "by ZT_CPU_ISA" : "the best this CPU has", products,
-                 isa->kernels->half);
+                 d->kernels.half);
     *out = &d->base;
     return 0;
 }

@@ -6,6 +6,7 @@
 #ifndef ZT_DEV_CPU_KERNELS_H
 #define ZT_DEV_CPU_KERNELS_H
 
+#include "base/isa.h"
 #include "dev/dev.h"
 
 /* X(name, struct of the arguments) */
@@ -47,11 +48,8 @@ struct zt_cpu_kernels {
     ZT_CPU_KERNEL_SLOT(matmul_native, zt_matmul)
 };
 
-#if defined(__x86_64__)
-extern const struct zt_cpu_kernels zt_cpu_kernels_v2, zt_cpu_kernels_v3, zt_cpu_kernels_v4;
-#else
-extern const struct zt_cpu_kernels zt_cpu_kernels_base;
-#endif
+#define ZT_CPU_KERNELS_OF(isa) extern const struct zt_cpu_kernels zt_cpu_kernels_##isa;
+ZT_ISAS(ZT_CPU_KERNELS_OF)
 
 #define ZT_CPU_CONTROL_PROTO(name, args)                                                           \
     int zt_cpu_##name(const struct args *a, int n_threads, struct zt_err *err);

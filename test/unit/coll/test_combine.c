@@ -7,16 +7,13 @@
 enum { N = 5000 };
 
 /* Every build that this CPU can run must give the same bits. */
-static struct zt_combine_isa isas[ZT_COMBINE_MAX_ISAS];
-static int n_isas;
 static zt_combine_fn *combine;
 
 #define EACH_ISA(check)                                                                            \
     do {                                                                                           \
-        n_isas = zt_combine_isas(isas);                                                            \
-        for (int isa_ = 0; isa_ < n_isas; isa_++) {                                                \
-            combine = isas[isa_].combine;                                                          \
-            if (isas[isa_].supported)                                                              \
+        for (int isa_ = 0; isa_ < ZT_N_ISAS; isa_++) {                                             \
+            combine = zt_combine_build((enum zt_isa)isa_);                                         \
+            if (zt_isa_supported((enum zt_isa)isa_))                                               \
                 check;                                                                             \
             RETURN_IF_FAILED();                                                                    \
         }                                                                                          \
