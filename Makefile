@@ -1,6 +1,7 @@
 # zerotrain. `make`, `make test`, `make check`, `make bench`, `make install`.
 # CUDA=0|1: without or with libzerotrain_cuda.so; by default it is built where nvcc and nccl.h are found.
 # CUDA_ARCHS="80 90": the GPUs it is built for.
+# URING=0|1: without or with io_uring for offload to NVMe; by default with it where liburing.h is found.
 # SAN=address|thread: sanitizer build, in its own folder. `make SAN=fuzzer CC=clang-14 fuzzers`: libFuzzer
 # targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build). WERROR=: warnings stay warnings.
 
@@ -29,6 +30,13 @@ WARN     += -Wno-pass-failed
 endif
 CFLAGS   += -std=c11 -g $(OPT) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread $(WARN)
 LDLIBS   += -ldnnl -lyaml -ljansson -lxxhash -lm -pthread -ldl
+
+# Offload to NVMe goes by io_uring where liburing is there; without it by threads.
+URING    ?= $(shell echo '\#include <liburing.h>' | $(CC) -E - >/dev/null 2>&1 && echo 1)
+ifeq ($(URING),1)
+CPPFLAGS += -DZT_HAVE_URING
+LDLIBS   += -luring
+endif
 
 # ThreadSanitizer does not know libgomp: kernels then run without OpenMP. clang's -fopenmp would bring
 # a second OpenMP library beside oneDNN's: give `OPENMP=-fopenmp-simd` with it.

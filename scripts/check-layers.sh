@@ -12,10 +12,11 @@ recipe: base dev
 plan: base dev model
 data: base dev recipe
 optim: base dev model plan
+offload: base dev
 ckpt: base model
 metrics: base
 launch: base coll dev
-train: base dev coll model plan recipe data optim ckpt metrics
+train: base dev coll model plan recipe data optim offload ckpt metrics
 "
 status=0
 
