@@ -13,7 +13,8 @@
 
 /*
  * LEAST, MOST: planned to be touched. ON_DEVICE: of the touched. FILES, STAGING: of what is outside. ON_GPU:
- * outside our arena there; 0: nothing computes on one.
+ * outside our arena there; 0: nothing computes on one. OF_DISK, ON_DISK: planned and written of offload to
+ * NVMe, which the others do not count; 0: none.
  */
 enum {
     PREDICTED,
@@ -27,6 +28,8 @@ enum {
     STAGING,
     ON_DEVICE,
     ON_GPU,
+    OF_DISK,
+    ON_DISK,
     N_MEASURES
 };
 
@@ -325,7 +328,9 @@ static void on_memory(struct display *d, int rank, const json_t *o)
                   [FILES] = integer(o, "outside_files_bytes"),
                   [STAGING] = integer(o, "staging_bytes"),
                   [ON_DEVICE] = sum_device(json_object_get(o, "touched")),
-                  [ON_GPU] = integer(o, "device_outside_bytes")},
+                  [ON_GPU] = integer(o, "device_outside_bytes"),
+                  [OF_DISK] = integer(json_object_get(o, "predicted"), "disk"),
+                  [ON_DISK] = integer(json_object_get(o, "touched"), "disk")},
         .digest = digest ? strtoull(digest, NULL, 16) : 0,
     };
 }
@@ -513,6 +518,9 @@ static void print_memory(struct display *d)
                       "  On the GPU, outside the arenas, at most: %.2f (CUDA's context, libraries, "
                       "other processes).\n",
                       (double)most.bytes[ON_GPU] / unit);
+    if (most.bytes[OF_DISK] > 0)
+        zt_str_printf(&d->out.buf, "  On NVMe, at most: %.2f predicted, %.2f written.\n",
+                      (double)most.bytes[OF_DISK] / unit, (double)most.bytes[ON_DISK] / unit);
 }
 
 static json_t *real_or_null(bool there, double x)
@@ -524,9 +532,10 @@ static json_t *real_or_null(bool there, double x)
 static json_t *memory_json(const struct display *d, uint64_t *digest)
 {
     static const char *const keys[N_MEASURES] = {
-        "predicted_bytes", "touched_bytes",        "outside_bytes",       "rss_peak_bytes",
-        "pss_bytes",       "touched_least_bytes",  "touched_most_bytes",  "outside_files_bytes",
-        "staging_bytes",   "device_touched_bytes", "device_outside_bytes"};
+        "predicted_bytes",   "touched_bytes",        "outside_bytes",        "rss_peak_bytes",
+        "pss_bytes",         "touched_least_bytes",  "touched_most_bytes",   "outside_files_bytes",
+        "staging_bytes",     "device_touched_bytes", "device_outside_bytes", "nvme_predicted_bytes",
+        "nvme_touched_bytes"};
     json_t *ranks = json_array();
     *digest = 0;
     for (int r = 0; r < d->world; r++) {
@@ -535,7 +544,7 @@ static json_t *memory_json(const struct display *d, uint64_t *digest)
             continue;
         json_t *o = json_pack("{s:i}", "rank", r);
         for (int i = 0; i < N_MEASURES; i++)
-            if (i != ON_GPU || m->bytes[i] > 0)
+            if (i < ON_GPU || m->bytes[i] > 0)
                 json_object_set_new(o, keys[i], json_integer(m->bytes[i]));
         json_array_append_new(ranks, o);
         *digest ^= m->digest;

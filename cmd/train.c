@@ -43,6 +43,8 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
         rc = zt_plan_build(j->model, &cfg, i, &plans[i], err);
     if (!rc)
         rc = zt_verify_ranks((const struct zt_plan *const *)plans, n, err);
+    if (!rc)
+        rc = zt_train_check_disk(j->r, (const struct zt_plan *const *)plans, n, err);
     if (!rc) {
         j->plan = plans[0];
         plans[0] = NULL;

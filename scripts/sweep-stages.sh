@@ -17,6 +17,7 @@ those of the recipe. Then compare memory and step time: table.md, table.csv and 
 
   --stages LIST    of 0, 1, 2, 3 (default 0,1,2,3)
   --offload LIST   of none, cpu, nvme (default none). Without stage 0: it has nothing to offload
+  --nvme_path DIR  folder on the drive that nvme uses (default: the recipe's, or that of --out)
   --num_gpus N     workers, as zerotrain has it
   --steps N        of each run (default: the recipe's)
   --out DIR        (default runs/sweep-RECIPE)
@@ -38,7 +39,7 @@ die() { # STATUS MESSAGE
 
 # ---- options ----
 
-recipe='' stages=0,1,2,3 offloads=none out='' options=() plan_options=()
+recipe='' stages=0,1,2,3 offloads=none out='' nvme_path='' options=() plan_options=()
 
 # Those that `zerotrain plan` knows too: they say what the recipe comes to.
 take_zerotrain_options() {
@@ -85,6 +86,7 @@ take_options() {
         --stages) stages=$value ;;
         --offload) offloads=$value ;;
         --out) out=$value ;;
+        --nvme_path) nvme_path=$value ;;
         --num_gpus) take_zerotrain_options "--num_gpus=$value" ;;
         --steps) take_zerotrain_options --set "train.steps=$value" ;;
         --*) die 2 "$name: no such option; see --help (zerotrain's options go behind --)" ;;
@@ -177,6 +179,7 @@ run_to_the_end() { # OUTPUT COMMAND...
 run_combination() { # STAGE OFFLOAD
     local stage=$1 offload=$2 dir key code message=null
     local set=(--set "zero_optimization.stage=$stage" --set "zero_optimization.offload_optimizer.device=$offload")
+    [ "$offload" != nvme ] || [ -z "$nvme_path" ] || set+=(--set "zero_optimization.offload_optimizer.nvme_path=$nvme_path")
     dir=$out/stage$stage
     [ "$offload" = none ] || dir=$dir-$offload
     key=$(key_of "${set[@]}")
@@ -221,6 +224,9 @@ version=$("$ZEROTRAIN" --version) || die 3 "$ZEROTRAIN does not run"
 name=${recipe##*/}
 out=${out:-runs/sweep-${name%.*}}
 mkdir -p "$out" || exit 1
+[[ $offloads == *nvme* ]] && [ -z "$nvme_path" ] &&
+    ! "$ZEROTRAIN" plan "${plan_options[@]}" --print_recipe "$recipe" 2>/dev/null | grep -q '^ *nvme_path: ' &&
+    nvme_path=$out
 
 for offload in ${offloads//,/ }; do
     for stage in ${stages//,/ }; do

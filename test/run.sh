@@ -92,7 +92,7 @@ suite_cli() { build all && run cli test/cli/run.sh build/zerotrain; }
 suite_fault() {
     local t
     build all tests || return
-    for t in test/fault/{launch,train}.sh; do run "$t" "$t" build/zerotrain; done
+    for t in test/fault/{launch,train,nvme}.sh; do run "$t" "$t" build/zerotrain; done
 }
 suite_parity() { build all && run parity test/parity/run.py build/zerotrain; }
 suite_interop() { build all && run interop test/interop/run.py build/zerotrain; }

@@ -133,9 +133,6 @@ static int choose_way(struct zt_disk *d, struct zt_err *err)
         zt_str_puts(&d->about, ", direct I/O");
     else
         zt_str_printf(&d->about, ", through the page cache (%s)", d->file.not_direct);
-    if (d->file.n_leftovers > 0)
-        zt_str_printf(&d->about, "; removed what %d worker%s that died had left there",
-                      d->file.n_leftovers, d->file.n_leftovers == 1 ? "" : "s");
     return 0;
 }
 
@@ -176,6 +173,11 @@ void zt_disk_close(struct zt_disk *d)
 const char *zt_disk_describe(const struct zt_disk *d)
 {
     return zt_str_get(&d->about);
+}
+
+int zt_disk_n_leftovers(const struct zt_disk *d)
+{
+    return d->file.n_leftovers;
 }
 
 const char *zt_disk_path(const struct zt_disk *d)

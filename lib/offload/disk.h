@@ -74,8 +74,11 @@ int zt_disk_open(const struct zt_disk_opts *o, struct zt_disk **out,
 /* Removes the file. Nothing may be under way. Accepts NULL. */
 void zt_disk_close(struct zt_disk *d);
 
-/* One line for a person: the way taken and, if it is not the best, why; leftovers removed. */
+/* One line for a person: the way taken and, if it is not the best, why. */
 const char *zt_disk_describe(const struct zt_disk *d);
+
+/* How many files of dead processes were removed when it was opened. */
+int zt_disk_n_leftovers(const struct zt_disk *d);
 
 /* Of the file. */
 const char *zt_disk_path(const struct zt_disk *d);

@@ -114,7 +114,7 @@ static int check_folder(const char *dir, struct zt_err *err)
 {
     struct stat st;
     if (stat(dir, &st))
-        return zt_err_errno(err, ZT_EINPUT, "%s: cannot be used: give an existing folder", dir);
+        return zt_err_errno(err, ZT_EINPUT, "%s: give an existing folder on the drive to use", dir);
     if (!S_ISDIR(st.st_mode))
         return zt_err_set(err, ZT_EINPUT, "%s: is no folder; give one on the drive to use", dir);
     if (access(dir, R_OK | W_OK | X_OK))

@@ -22,12 +22,17 @@ static const struct zt_stage_rows alone = {true, true, true, false, false};
 /* Rows of an unrolled program: more micro-batches than this belong into a loop. */
 enum { MAX_STEPS = 1 << 18 };
 
+static size_t buf_align(enum zt_arena_id arena)
+{
+    return arena == ZT_AR_DISK ? ZT_DISK_BUF_ALIGN : ZT_BUF_ALIGN;
+}
+
 int zt_emit_buf(struct zt_emit *e, struct zt_buf b)
 {
     struct zt_plan *p = e->p;
     b.program = e->prog ? (int)e->prog->kind : -1;
     b.first = b.last = -1;
-    b.bytes = zt_align_size(b.used, ZT_BUF_ALIGN);
+    b.bytes = zt_align_size(b.used, buf_align(b.arena));
     ZT_ASSERT(b.used > 0);
     ZT_GROW(p->bufs, p->n_bufs + 1, p->bufs_cap);
     p->bufs[p->n_bufs] = b;
@@ -41,7 +46,7 @@ int zt_emit_unit_buf(struct zt_emit *e, int u, bool full, struct zt_buf b)
     const int64_t real = full ? unit->n_elems : e->units[u].slice_real;
     b.unit = u;
     b.used = (size_t)(full ? unit->padded_elems : unit->slice_elems) * elem;
-    b.padding = zt_align_size(b.used, ZT_BUF_ALIGN) - (size_t)real * elem;
+    b.padding = zt_align_size(b.used, buf_align(b.arena)) - (size_t)real * elem;
     return zt_emit_buf(e, b);
 }
 
@@ -191,18 +196,25 @@ static struct zt_grad_types grad_types(const struct zt_emit *e, const struct zt_
     return t;
 }
 
+static enum zt_arena_id home_of(enum zt_offload o)
+{
+    return o == ZT_OFFLOAD_NVME ? ZT_AR_DISK : o == ZT_OFFLOAD_CPU ? ZT_AR_HOST : ZT_AR_DEVICE;
+}
+
 static void emit_start(struct zt_emit *e, struct zt_plan *p)
 {
     const struct zt_plan_config *cfg = &p->cfg;
     *e = (struct zt_emit){.p = p};
     e->rows = p->n_shards == 1 ? alone : stage_table[cfg->stage];
-    e->params_on_host = cfg->offload_param == ZT_OFFLOAD_CPU;
+    e->state_arena = home_of(cfg->offload_optimizer);
+    e->param_arena = home_of(cfg->offload_param);
+    e->update_on_host = e->state_arena != ZT_AR_DEVICE;
+    e->params_on_host = e->param_arena != ZT_AR_DEVICE;
     if (e->params_on_host) /* also where one rank's slice is the whole unit */
         e->rows.params_full = false;
     if (cfg->reduce_every_micro_batch && cfg->accum > 1 && p->n_shards > 1)
         e->rows.grads_full = false;
     e->peer_arena = cfg->shared_arena && p->world > 1 ? ZT_AR_SHARED : ZT_AR_DEVICE;
-    e->state_arena = cfg->offload_optimizer == ZT_OFFLOAD_CPU ? ZT_AR_HOST : ZT_AR_DEVICE;
     const size_t n_segments = (size_t)p->model->n_segments;
     e->sizes = zt_arena_alloc(&e->scratch, n_segments, sizeof *e->sizes);
     e->seg = zt_arena_alloc(&e->scratch, n_segments, sizeof *e->seg);

@@ -26,17 +26,23 @@ struct zt_grad_types {
     bool in_place; /* the reduced slice replaces this rank's part of the full gradient */
 };
 
+/* Host copies of a unit's state; -1: none. What lives on the host is its own. */
+struct zt_host_copy {
+    int param, master, m, v;
+};
+
 struct zt_unit_state {
     struct zt_grad_types types;
     int64_t slice_real; /* elements of this rank's slice that are no padding */
     int param;          /* persistent: full, or this rank's slice at stage 3 */
     int master, m,
-        v;       /* persistent; -1: fp32 parameters beside m are their own master; no v; frozen */
-    int grad;    /* full gradient being built; -1: none yet */
-    int cast;    /* CAST's copy of it */
-    int reduced; /* buffer that holds the reduced slice; may be grad */
-    int final;   /* what UPDATE reads: reduced, or the all-gathered gradient */
-    int hgrad;   /* host copy of the reduced slice, with offload */
+        v; /* persistent; -1: fp32 parameters beside m are their own master; no v; frozen */
+    struct zt_host_copy copy; /* of those of them that live on a disk: of this step */
+    int grad;                 /* full gradient being built; -1: none yet */
+    int cast;                 /* CAST's copy of it */
+    int reduced;              /* buffer that holds the reduced slice; may be grad */
+    int final;                /* what UPDATE reads: reduced, or the all-gathered gradient */
+    int hgrad;                /* host copy of the reduced slice, with offload */
 };
 
 /* Units that a segment uses, in the order of its parameters. */
@@ -76,9 +82,11 @@ struct zt_emit {
     struct zt_plan *p;
     struct zt_program *prog; /* being written; NULL: buffers are persistent */
     struct zt_stage_rows rows;
-    enum zt_arena_id peer_arena;   /* where buffers that peers read lie */
-    enum zt_arena_id state_arena;  /* of master, m, v */
-    bool params_on_host;           /* every gathered copy begins with a FETCH */
+    enum zt_arena_id peer_arena;  /* where buffers that peers read lie */
+    enum zt_arena_id state_arena; /* of master, m, v: where they live */
+    enum zt_arena_id param_arena; /* of the parameters; SHARED counts as DEVICE */
+    bool params_on_host; /* they or their copies: every gathered copy begins with a FETCH */
+    bool update_on_host;
     struct zt_segment_size *sizes; /* (n_segments) at this program's shape */
     struct zt_seg_units *seg;      /* (n_segments) */
     struct zt_unit_state *units;   /* (n_units) */
@@ -120,12 +128,32 @@ void zt_emit_begin(struct zt_emit *e, enum zt_program_kind kind, int64_t batch, 
 void zt_emit_state(struct zt_emit *e); /* persistent buffers (emit_state.c) */
 void zt_emit_init(struct zt_emit *e);
 void zt_emit_train(struct zt_emit *e); /* emit_train.c */
-void zt_emit_eval(struct zt_emit *e);  /* emit_eval.c */
+
+/* Optimizer offload: the reduced slice goes to the host (emit_update.c). */
+void zt_emit_evict_grad(struct zt_emit *e, int u);
+
+/* UPDATE of every unit in forward order, and how its results go where they live. */
+void zt_emit_updates(struct zt_emit *e);
+void zt_emit_eval(struct zt_emit *e); /* emit_eval.c */
 void zt_emit_generate(struct zt_emit *e);
 
 /* LOAD_BATCH and COPY_BATCH; COUNT of the global batch. */
 void zt_emit_load_batch(struct zt_emit *e, const struct zt_batch_bufs *b);
 void zt_emit_count(struct zt_emit *e);
+
+/* ---- what lives on a disk (emit_disk.c) ---- */
+
+/* The unit's operands of UPDATE on the host: where they live, or copies that a READ has brought. */
+void zt_emit_read_state(struct zt_emit *e, int u);
+
+/* After UPDATE, or EVICT of new parameters: the copies go back. */
+void zt_emit_write_state(struct zt_emit *e, int u);
+
+/* READ of this rank's slice of parameters; the copy. */
+int zt_emit_read_param(struct zt_emit *e, int u, const char *name, int mb);
+
+/* INIT: WRITE of first values; each copy lies at the front of a buffer of the size of the largest unit. */
+void zt_emit_write_first(struct zt_emit *e, int u, const struct zt_host_copy *c);
 
 /* ---- rows of one segment (emit_compute.c) ---- */
 

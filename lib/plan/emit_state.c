@@ -19,16 +19,17 @@ static void unit_state(struct zt_emit *e, int u)
     s->param = zt_emit_unit_buf(e, u, e->rows.params_full,
                                 (struct zt_buf){.name = unit_name(e, "param", u),
                                                 .cat = ZT_CAT_PARAM,
-                                                .arena = e->params_on_host ? ZT_AR_HOST
+                                                .arena = e->params_on_host ? e->param_arena
                                                          : peers_read      ? e->peer_arena
                                                                            : ZT_AR_DEVICE,
                                                 .dtype = dtype,
                                                 .mb = -1});
-    /* fp32 parameters are their own master, unless one of the two moved to the host. */
+    /* fp32 parameters are their own master where they live beside the rest of it. */
     s->master = s->m = s->v = -1;
+    s->copy = (struct zt_host_copy){-1, -1, -1, -1};
     if (e->p->units[u].frozen)
         return;
-    if (dtype != ZT_F32 || (e->state_arena == ZT_AR_HOST) != e->params_on_host)
+    if (dtype != ZT_F32 || e->state_arena != e->param_arena)
         s->master = zt_emit_unit_buf(e, u, full,
                                      (struct zt_buf){.name = unit_name(e, "master", u),
                                                      .cat = ZT_CAT_MASTER,
@@ -137,78 +138,110 @@ void zt_emit_count(struct zt_emit *e)
     zt_emit_whole(e, ZT_R_COUNT, ZT_WRITE, e->count);
 }
 
-/* Master and moments as operands of the row that gives them their first values. */
-static void write_state(struct zt_emit *e, const struct zt_unit_state *s)
+/* What the rows of INIT write of a unit: where it lives or, of what lives on the disk, a copy. */
+struct first_values {
+    const struct zt_host_copy *copies;
+    int staging; /* fp32 values as they come from the source */
+};
+
+/* All of a buffer or, of one that lives on the disk, as many bytes of its copy. */
+static void write_first(struct zt_emit *e, enum zt_role role, int home, int copy)
 {
-    if (s->master >= 0)
-        zt_emit_whole(e, ZT_R_MASTER, ZT_WRITE, s->master);
-    if (s->m >= 0)
-        zt_emit_whole(e, ZT_R_M, ZT_WRITE, s->m);
-    if (s->v >= 0)
-        zt_emit_whole(e, ZT_R_V, ZT_WRITE, s->v);
+    if (home >= 0 && e->p->bufs[home].arena == ZT_AR_DISK)
+        zt_emit_access(e, role, ZT_WRITE, copy, 0, e->p->bufs[home].used);
+    else if (home >= 0)
+        zt_emit_whole(e, role, ZT_WRITE, home);
+}
+
+static void write_state(struct zt_emit *e, const struct zt_unit_state *s,
+                        const struct zt_host_copy *copies)
+{
+    write_first(e, ZT_R_MASTER, s->master, copies->master);
+    write_first(e, ZT_R_M, s->m, copies->m);
+    write_first(e, ZT_R_V, s->v, copies->v);
 }
 
 /*
  * Values of one unit: fp32 on the host, then parameters, master and zeroed moments; what lives on the
- * host never passes through the device. The staging is as large as the largest unit and used again for
- * each, so that starting takes no more host memory.
+ * host or the disk never passes through the device. The staging is as large as the largest unit and used
+ * again for each, so that starting takes no more host memory.
  */
-static void init_unit(struct zt_emit *e, int u, int staging)
+static void init_unit(struct zt_emit *e, int u, const struct first_values *f)
 {
     const struct zt_unit *unit = &e->p->units[u];
     const struct zt_unit_state *s = &e->units[u];
-    const bool full = e->rows.params_full, state_on_host = e->state_arena == ZT_AR_HOST;
+    const bool full = e->rows.params_full;
     const size_t bytes =
         (size_t)(full ? unit->padded_elems : unit->slice_elems) * zt_dtype_bytes(ZT_F32);
     struct zt_op *op = zt_emit_op(e, ZT_OP_LOAD_UNIT, ZT_ST_HOST, u, -1, -1);
     op->dtype = ZT_F32;
     op->cost_kind = ZT_COST_HOST;
     op->cost = (double)bytes;
-    zt_emit_access(e, ZT_R_HPARAM, ZT_WRITE, staging, 0, bytes);
+    zt_emit_access(e, ZT_R_HPARAM, ZT_WRITE, f->staging, 0, bytes);
     if (e->params_on_host)
-        zt_emit_whole(e, ZT_R_SHARD, ZT_WRITE, s->param);
-    if (state_on_host)
-        write_state(e, s);
-    if (e->params_on_host && (state_on_host || unit->frozen))
+        write_first(e, ZT_R_SHARD, s->param, f->copies->param);
+    if (e->update_on_host)
+        write_state(e, s, f->copies);
+    zt_emit_write_first(e, u, f->copies);
+    if (e->params_on_host && (e->update_on_host || unit->frozen))
         return;
 
     op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, -1);
     op->dtype = ZT_F32;
     op->cost_kind = ZT_COST_PCIE;
     op->cost = (double)bytes;
-    zt_emit_access(e, ZT_R_HPARAM, ZT_READ, staging, 0, bytes);
+    zt_emit_access(e, ZT_R_HPARAM, ZT_READ, f->staging, 0, bytes);
     if (!e->params_on_host)
         zt_emit_whole(e, full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
-    if (!state_on_host)
-        write_state(e, s);
+    if (!e->update_on_host)
+        write_state(e, s, f->copies);
 }
 
-static int staging_buf(struct zt_emit *e)
+/* Room for one unit after another, in INIT. */
+static int staging_buf(struct zt_emit *e, const char *name, bool full, enum zt_dtype dtype)
 {
     int64_t most = 0;
     for (int u = 0; u < e->p->n_units; u++) {
         const struct zt_unit *unit = &e->p->units[u];
-        most = ZT_MAX(most, e->rows.params_full ? unit->padded_elems : unit->slice_elems);
+        most = ZT_MAX(most, full ? unit->padded_elems : unit->slice_elems);
     }
-    return zt_emit_buf(e, (struct zt_buf){.name = "staging",
+    return zt_emit_buf(e, (struct zt_buf){.name = name,
                                           .cat = ZT_CAT_STAGING,
                                           .arena = ZT_AR_HOST,
-                                          .used = (size_t)most * zt_dtype_bytes(ZT_F32),
-                                          .dtype = ZT_F32,
+                                          .used = (size_t)most * zt_dtype_bytes(dtype),
+                                          .dtype = dtype,
                                           .unit = -1,
                                           .mb = -1});
+}
+
+static struct zt_host_copy staging_bufs(struct zt_emit *e)
+{
+    struct zt_host_copy c = {-1, -1, -1, -1};
+    const bool full = e->rows.state_full;
+    if (e->param_arena == ZT_AR_DISK)
+        c.param = staging_buf(e, "staging param", false, e->p->cfg.dtype);
+    if (e->state_arena != ZT_AR_DISK)
+        return c;
+    c.m = staging_buf(e, "staging m", full, ZT_F32);
+    if (zt_optimizer_has_v(e->p->cfg.optimizer))
+        c.v = staging_buf(e, "staging v", full, ZT_F32);
+    if (e->p->cfg.dtype != ZT_F32 || e->param_arena != ZT_AR_DISK)
+        c.master = staging_buf(e, "staging master", full, ZT_F32);
+    return c;
 }
 
 void zt_emit_init(struct zt_emit *e)
 {
     zt_emit_begin(e, ZT_PROG_INIT, e->p->cfg.micro_batch, true);
-    const int staging = staging_buf(e);
+    const struct zt_host_copy copies = staging_bufs(e);
+    const struct first_values first = {&copies,
+                                       staging_buf(e, "staging", e->rows.params_full, ZT_F32)};
     struct zt_op *op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, -1, -1, -1);
     op->cost_kind = ZT_COST_PCIE;
     op->cost = sizeof(struct zt_step_block);
     zt_emit_whole(e, ZT_R_STEP, ZT_WRITE, e->step);
     for (int u = 0; u < e->p->n_units; u++)
-        init_unit(e, u, staging);
+        init_unit(e, u, &first);
     zt_emit_load_batch(e, &e->train_batch);
     zt_emit_count(e);
 }

@@ -7,7 +7,8 @@
  *     boundary:        NORM, VOTE, RESULT, the next batch, UPDATE of every unit, STEP
  *
  * The next batch is loaded and counted before the UPDATEs, or its copies would queue behind all of
- * their fetches. UPDATEs go in forward order, so that the next step can start behind the first.
+ * their fetches. UPDATEs (emit_update.c) go in forward order, so that the next step can start behind the
+ * first.
  */
 
 /* The type-converted copy of a gradient that REDUCE sends. */
@@ -137,45 +138,6 @@ static void gather_grad(struct zt_emit *e, int u, int mb)
     }
 }
 
-/*
- * The elements that UPDATE works on: the whole unit, its own slice, or a buffer of just the slice.
- */
-static void state_slice(struct zt_emit *e, enum zt_role role, int mode, int buf)
-{
-    const struct zt_buf *b = &e->p->bufs[buf];
-    const struct zt_unit *unit = &e->p->units[b->unit];
-    const bool full_buf = b->used == (size_t)unit->padded_elems * zt_dtype_bytes(b->dtype);
-    if (full_buf && !e->rows.state_full)
-        zt_emit_own_slice(e, role, mode, buf);
-    else
-        zt_emit_whole(e, role, mode, buf);
-}
-
-static void read_reduced(struct zt_emit *e, int u)
-{
-    const int buf = e->units[u].final;
-    state_slice(e, e->p->bufs[buf].cat == ZT_CAT_GRAD ? ZT_R_GRAD : ZT_R_GSHARD, ZT_READ, buf);
-}
-
-/* Optimizer offload: the reduced slice goes to the host. */
-static void evict_grad(struct zt_emit *e, int u)
-{
-    struct zt_unit_state *s = &e->units[u];
-    const char *name = zt_arena_printf(&e->p->arena, "host grad %s", e->p->units[u].name);
-    s->hgrad = zt_emit_unit_buf(e, u, e->rows.state_full,
-                                (struct zt_buf){.name = name,
-                                                .cat = ZT_CAT_STAGING,
-                                                .arena = ZT_AR_HOST,
-                                                .dtype = e->p->bufs[s->final].dtype,
-                                                .mb = -1});
-    struct zt_op *op = zt_emit_op(e, ZT_OP_EVICT, ZT_ST_COPY_OUT, u, -1, -1);
-    op->dtype = e->p->bufs[s->hgrad].dtype;
-    op->cost_kind = ZT_COST_PCIE;
-    op->cost = (double)e->p->bufs[s->hgrad].used;
-    read_reduced(e, u);
-    zt_emit_whole(e, ZT_R_HGRAD, ZT_WRITE, s->hgrad);
-}
-
 /* After the backward pass of a segment: units for which it was the last use in this micro-batch. */
 static void reduce_units(struct zt_emit *e, int segment, int mb)
 {
@@ -192,8 +154,8 @@ static void reduce_units(struct zt_emit *e, int segment, int mb)
             e->units[u].grad = -1; /* the next micro-batch starts a new one */
         if (last) {
             gather_grad(e, u, mb);
-            if (e->state_arena == ZT_AR_HOST)
-                evict_grad(e, u);
+            if (e->update_on_host)
+                zt_emit_evict_grad(e, u);
         }
     }
 }
@@ -231,114 +193,6 @@ static void emit_decision(struct zt_emit *e)
     zt_emit_whole(e, ZT_R_STEP, ZT_READ, e->step);
     zt_emit_whole(e, ZT_R_VOTE, ZT_READ, e->vote);
     zt_emit_whole(e, ZT_R_RESULT, ZT_WRITE, e->result);
-}
-
-static void update_operands(struct zt_emit *e, int u, int param, enum zt_role role)
-{
-    const struct zt_unit_state *s = &e->units[u];
-    const int rw = ZT_READ | ZT_WRITE;
-    zt_emit_whole(e, ZT_R_M, rw, s->m);
-    if (s->v >= 0)
-        zt_emit_whole(e, ZT_R_V, rw, s->v);
-    if (s->master >= 0)
-        zt_emit_whole(e, ZT_R_MASTER, rw, s->master);
-    state_slice(e, role, s->master >= 0 ? ZT_WRITE : rw, param);
-}
-
-/* Bytes that UPDATE moves: gradient in; states and fp32 weight in and out; 16-bit parameter out. */
-static double update_bytes(const struct zt_emit *e, int u)
-{
-    const struct zt_unit *unit = &e->p->units[u];
-    const struct zt_unit_state *s = &e->units[u];
-    const double n = (double)(e->rows.state_full ? unit->padded_elems : unit->slice_elems);
-    const double grad = (double)zt_dtype_bytes(e->p->bufs[s->final].dtype);
-    const double param = s->master >= 0 ? (double)zt_dtype_bytes(e->p->cfg.dtype) : 0;
-    const double states = s->v >= 0 ? 2 : 1;
-    return n * ((states + 1) * 2 * sizeof(float) + grad + param);
-}
-
-/* Parameters on the host, their state on the device: the new slice, and its way back. */
-static void evict_param(struct zt_emit *e, int u, int shard)
-{
-    struct zt_op *op = zt_emit_op(e, ZT_OP_EVICT, ZT_ST_COPY_OUT, u, -1, -1);
-    op->predicate = ZT_IF_APPLY;
-    op->cost_kind = ZT_COST_PCIE;
-    op->cost = (double)e->p->bufs[shard].used;
-    zt_emit_whole(e, ZT_R_SHARD, ZT_READ, shard);
-    zt_emit_whole(e, ZT_R_HPARAM, ZT_WRITE, e->units[u].param);
-}
-
-static void emit_update_device(struct zt_emit *e, int u)
-{
-    int param = e->units[u].param;
-    if (e->params_on_host) {
-        const char *name = zt_arena_printf(&e->p->arena, "new param %s", e->p->units[u].name);
-        param = zt_emit_unit_buf(e, u, false,
-                                 (struct zt_buf){.name = name,
-                                                 .cat = ZT_CAT_STAGING,
-                                                 .arena = ZT_AR_DEVICE,
-                                                 .dtype = e->p->cfg.dtype,
-                                                 .mb = -1});
-    }
-    struct zt_op *op = zt_emit_op(e, ZT_OP_UPDATE, ZT_ST_COMPUTE, u, -1, -1);
-    op->predicate = ZT_IF_APPLY;
-    op->cost_kind = ZT_COST_HBM;
-    op->cost = update_bytes(e, u);
-    zt_emit_whole(e, ZT_R_STEP, ZT_READ, e->step);
-    read_reduced(e, u);
-    update_operands(e, u, param, e->rows.params_full ? ZT_R_PARAM : ZT_R_SHARD);
-    if (e->params_on_host)
-        evict_param(e, u, param);
-}
-
-static void emit_update_host(struct zt_emit *e, int u)
-{
-    struct zt_unit_state *s = &e->units[u];
-    int hparam = s->param;
-    if (!e->params_on_host) {
-        const char *name = zt_arena_printf(&e->p->arena, "host param %s", e->p->units[u].name);
-        hparam = zt_emit_unit_buf(e, u, e->rows.state_full,
-                                  (struct zt_buf){.name = name,
-                                                  .cat = ZT_CAT_STAGING,
-                                                  .arena = ZT_AR_HOST,
-                                                  .dtype = e->p->cfg.dtype,
-                                                  .mb = -1});
-    }
-    struct zt_op *op = zt_emit_op(e, ZT_OP_UPDATE, ZT_ST_HOST, u, -1, -1);
-    op->predicate = ZT_IF_APPLY;
-    op->cost_kind = ZT_COST_HOST;
-    op->cost = update_bytes(e, u);
-    zt_emit_access(e, ZT_R_STEP, ZT_READ, e->result, 0, sizeof(struct zt_step_block));
-    zt_emit_whole(e, ZT_R_HGRAD, ZT_READ, s->hgrad);
-    update_operands(e, u, hparam, ZT_R_HPARAM);
-    if (e->params_on_host)
-        return;
-
-    op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, -1);
-    op->predicate = ZT_IF_APPLY;
-    op->cost_kind = ZT_COST_PCIE;
-    op->cost = (double)e->p->bufs[hparam].used;
-    zt_emit_whole(e, ZT_R_HPARAM, ZT_READ, hparam);
-    state_slice(e, e->rows.params_full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
-}
-
-static void emit_update(struct zt_emit *e, int u)
-{
-    const struct zt_unit *unit = &e->p->units[u];
-    if (unit->frozen)
-        return;
-    if (e->state_arena == ZT_AR_HOST)
-        emit_update_host(e, u);
-    else
-        emit_update_device(e, u);
-    if (!e->rows.gather_params)
-        return;
-    struct zt_op *op = zt_emit_op(e, ZT_OP_ALLGATHER, ZT_ST_COMM, u, -1, -1);
-    op->predicate = ZT_IF_APPLY;
-    zt_emit_collective(e, op, unit->shard_group, e->p->cfg.dtype, unit->slice_elems,
-                       (double)e->p->bufs[e->units[u].param].used);
-    zt_emit_own_slice(e, ZT_R_PARAM, ZT_READ, e->units[u].param);
-    zt_emit_other_slices(e, ZT_R_PARAM, ZT_WRITE, e->units[u].param);
 }
 
 /*
@@ -390,8 +244,7 @@ void zt_emit_train(struct zt_emit *e)
     emit_decision(e);
     zt_emit_load_batch(e, &e->train_batch);
     zt_emit_count(e);
-    for (int u = 0; u < p->n_units; u++)
-        emit_update(e, u);
+    zt_emit_updates(e);
     zt_emit_op(e, ZT_OP_STEP, ZT_ST_COMPUTE, -1, -1, -1);
     zt_emit_whole(e, ZT_R_STEP, ZT_READ | ZT_WRITE, e->step);
 }

@@ -120,13 +120,17 @@ void zt_gathers_release(struct zt_gathers *g)
     *g = (struct zt_gathers){0};
 }
 
-/* Bytes of this rank's slice from the host to `to`. */
+/* Bytes of this rank's slice from the host to `to`; from the disk by way of the host. */
 static void emit_fetch(struct zt_emit *e, int u, int mb, enum zt_role role, int to)
 {
+    int from = e->units[u].param;
+    if (e->param_arena == ZT_AR_DISK)
+        from = zt_emit_read_param(
+            e, u, zt_arena_printf(&e->p->arena, "host %s", e->p->bufs[to].name), mb);
     struct zt_op *op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, mb);
     op->cost_kind = ZT_COST_PCIE;
     op->cost = (double)e->p->bufs[to].used;
-    zt_emit_whole(e, ZT_R_HPARAM, ZT_READ, e->units[u].param);
+    zt_emit_whole(e, ZT_R_HPARAM, ZT_READ, from);
     zt_emit_whole(e, role, ZT_WRITE, to);
 }
 

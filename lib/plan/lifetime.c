@@ -87,6 +87,28 @@ static bool begins_gradient(const struct zt_plan *p, const struct zt_program *pr
     return false;
 }
 
+/* Per buffer: does a WRITE send it to the disk? (n_bufs) */
+static bool *written_bufs(const struct zt_plan *p, const struct zt_program *prog)
+{
+    bool *written = zt_xcalloc(p->n_bufs, sizeof *written);
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct zt_access *a = zt_op_accesses(prog, i);
+        for (int j = 0; prog->ops[i].kind == ZT_OP_WRITE && j < prog->ops[i].n_accesses; j++)
+            written[a[j].buf] |= (a[j].mode & ZT_READ) != 0;
+    }
+    return written;
+}
+
+static bool begins_written(const struct zt_plan *p, const struct zt_program *prog, int op,
+                           const int *first, const bool *written)
+{
+    const struct zt_access *a = zt_op_accesses(prog, op);
+    for (int j = 0; j < prog->ops[op].n_accesses; j++)
+        if (written[a[j].buf] && p->bufs[a[j].buf].program >= 0 && first[a[j].buf] == op)
+            return true;
+    return false;
+}
+
 void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
                        const struct zt_wait_list *unlimited, int backlog, struct zt_wait_list *out)
 {
@@ -94,7 +116,8 @@ void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
     int *first = first_ops(p, k);
     /* reduce_before[m]: the last REDUCE listed before the m-th op that begins a gradient */
     int *reduce_before = zt_xcalloc((size_t)prog->n_ops + 1, sizeof *reduce_before);
-    int compute = -1, reduce = -1, n_begun = 0;
+    bool *written = written_bufs(p, prog);
+    int compute = -1, reduce = -1, write = -1, n_begun = 0;
     zt_wait_list_begin(out, prog->n_ops);
     for (int i = 0; i < prog->n_ops; i++) {
         const struct zt_op *op = &prog->ops[i];
@@ -102,8 +125,12 @@ void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
         const struct zt_wait *w = zt_waits_of(prog, unlimited, i, &n);
         for (int j = 0; j < n; j++)
             zt_wait_list_add(out, w[j]);
-        if ((op->kind == ZT_OP_GATHER || op->kind == ZT_OP_FETCH) && compute >= 0)
+        const bool ahead =
+            op->kind == ZT_OP_GATHER || op->kind == ZT_OP_FETCH || op->kind == ZT_OP_READ;
+        if (ahead && compute >= 0)
             zt_wait_list_add(out, (struct zt_wait){.op = compute});
+        if (write >= 0 && begins_written(p, prog, i, first, written))
+            zt_wait_list_add(out, (struct zt_wait){.op = write});
         if (backlog > 0 && begins_gradient(p, prog, i, first)) {
             reduce_before[n_begun++] = reduce;
             int old = n_begun > backlog ? reduce_before[n_begun - 1 - backlog] : -1;
@@ -114,8 +141,11 @@ void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
             compute = i;
         if (op->kind == ZT_OP_REDUCE)
             reduce = i;
+        if (op->kind == ZT_OP_WRITE)
+            write = i;
         zt_wait_list_close_op(out, i);
     }
+    free(written);
     free(reduce_before);
     free(first);
 }

@@ -4,6 +4,7 @@
 
 /* Sizes below stay far from overflow inside these bounds. */
 enum { MAX_SEQUENCES = 1 << 20, MAX_SEQ_LEN = 1 << 24, MAX_ACCUM = 1 << 16 };
+enum { MAX_DISK_BUFFERS = 1 << 16 };
 static const int64_t max_params = INT64_C(1) << 50;
 
 static int check_range(const char *what, int64_t v, int64_t lo, int64_t hi, struct zt_err *err)
@@ -74,17 +75,14 @@ static int check_features(const struct zt_plan_config *cfg, struct zt_err *err)
     if (cfg->comm_dtype >= 0 && cfg->comm_dtype != ZT_F32 && cfg->comm_dtype != ZT_BF16 &&
         cfg->comm_dtype != ZT_F16)
         return zt_err_set(err, ZT_EINPUT, "communication_data_type must be fp32, bf16 or fp16");
-    if (cfg->offload_param == ZT_OFFLOAD_NVME)
-        return zt_err_set(err, ZT_EUNSUPPORTED,
-                          "offload_param to nvme is not carried out yet; use device: cpu");
     if (cfg->offload_param != ZT_OFFLOAD_NONE && cfg->stage != 3)
         return zt_err_set(err, ZT_EUNSUPPORTED,
                           "offload_param needs ZeRO stage 3, not %d: only there are parameters "
                           "gathered for each use",
                           cfg->stage);
-    if (cfg->offload_optimizer == ZT_OFFLOAD_NVME)
-        return zt_err_set(err, ZT_EUNSUPPORTED,
-                          "offload_optimizer to nvme is not carried out yet; use device: cpu");
+    rc = check_range("offload_optimizer.buffer_count", cfg->disk_buffers, 0, MAX_DISK_BUFFERS, err);
+    if (rc)
+        return rc;
     if (cfg->offload_optimizer != ZT_OFFLOAD_NONE && cfg->stage == 0)
         return zt_err_set(
             err, ZT_EUNSUPPORTED,
@@ -187,8 +185,8 @@ const char *zt_op_kind_name(enum zt_op_kind k)
 
 const char *zt_stream_name(enum zt_stream_id s)
 {
-    static const char *const names[ZT_N_STREAMS] = {"compute",  "comm", "copy-in",
-                                                    "copy-out", "host", "disk"};
+    static const char *const names[ZT_N_STREAMS] = {"compute", "comm",    "copy-in", "copy-out",
+                                                    "host",    "disk-in", "disk-out"};
     return names[s];
 }
 

@@ -40,7 +40,8 @@
 #include "base/str.h"
 #include "model/model.h"
 
-enum { ZT_ELEM_ALIGN = 64, ZT_BUF_ALIGN = 512 }; /* elements inside a unit; bytes in an arena */
+/* Elements inside a unit; bytes in an arena, and in that of the disk, where direct I/O moves whole blocks. */
+enum { ZT_ELEM_ALIGN = 64, ZT_BUF_ALIGN = 512, ZT_DISK_BUF_ALIGN = 4096 };
 
 /* ---- streams, arenas, categories ---- */
 
@@ -50,11 +51,15 @@ enum zt_stream_id {
     ZT_ST_COPY_IN,
     ZT_ST_COPY_OUT,
     ZT_ST_HOST,
-    ZT_ST_DISK,
+    ZT_ST_DISK_IN,
+    ZT_ST_DISK_OUT,
     ZT_N_STREAMS,
 };
 
-/* SHARED is device memory that peers read (a transport that reads no peer memory folds it away). */
+/*
+ * SHARED is device memory that peers read (a transport that reads no peer memory folds it away). DISK is a
+ * file: only READ and WRITE touch its bytes.
+ */
 enum zt_arena_id { ZT_AR_DEVICE, ZT_AR_SHARED, ZT_AR_HOST, ZT_AR_DISK, ZT_N_ARENAS };
 
 enum zt_cat {
@@ -105,7 +110,7 @@ struct zt_buf {
     const char *name; /* "grad h.3", "x h.2 mb1" */
     enum zt_cat cat;
     enum zt_arena_id arena;
-    size_t bytes;   /* multiple of ZT_BUF_ALIGN */
+    size_t bytes;   /* multiple of ZT_BUF_ALIGN, on the disk of ZT_DISK_BUF_ALIGN */
     size_t used;    /* of bytes: what ops touch, padding of units included */
     size_t padding; /* buffers of units: bytes that hold no parameter's value; else 0 */
     size_t offset;
@@ -203,6 +208,12 @@ struct zt_access {
  * FETCH; before each GATHER a FETCH r HPARAM, w SHARD, which GATHER reads. N = 1: FETCH w PARAM, and no
  * GATHER. UPDATE on HOST writes that slice itself (fp32: rw, its own master), and no FETCH follows;
  * UPDATE on COMPUTE w SHARD, a new buffer, and EVICT r SHARD, w HPARAM.
+ *
+ * What is offloaded to NVMe has its home on the disk, and what stands above about host memory holds for
+ * copies of it there: READ (DISK_IN) brings them before the UPDATE or FETCH that reads them, WRITE
+ * (DISK_OUT) sends them back after the UPDATE, EVICT or LOAD_UNIT that wrote them. Operands of both come in
+ * pairs of the same role (MASTER, M, V, HPARAM) and size: r the source, w the destination. At most
+ * cfg.disk_buffers units are between their READ and their WRITE, or between UPDATE and WRITE.
  */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,
@@ -315,7 +326,8 @@ struct zt_plan_config {
     enum zt_recompute recompute;
     enum zt_optimizer optimizer;
     enum zt_offload offload_optimizer, offload_param;
-    bool overlap_comm;             /* false: collectives run on the compute stream */
+    int disk_buffers;  /* NVMe: units with copies in host memory at the step's end; 0: 3 */
+    bool overlap_comm; /* false: collectives run on the compute stream */
     bool reduce_every_micro_batch; /* stages 0 and 1 reduce like stage 2: bit-identical with it */
     int comm_dtype;                /* enum zt_dtype, or -1: the gradient's own type */
     size_t prefetch_bytes;         /* 0: the larger of 3 largest units and 200 MB */

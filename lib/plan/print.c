@@ -75,13 +75,16 @@ static void print_heading(struct table *t)
                   p->rank, p->world, (long long)p->model->n_elems, zt_dtype_name(cfg->dtype),
                   (long long)cfg->micro_batch, (long long)cfg->seq_len, cfg->accum,
                   cfg->accum == 1 ? "" : "es");
-    bool host = t->plans[t->n - 1]->cfg.offload_optimizer == ZT_OFFLOAD_CPU;
-    bool not_all = host && cfg->offload_optimizer != ZT_OFFLOAD_CPU;
-    bool params = t->plans[t->n - 1]->cfg.offload_param == ZT_OFFLOAD_CPU;
-    zt_str_printf(t->out, "Recomputation: %s; optimizer on the %s%s%s; collectives %s\n\n",
+    static const char *const homes[] = {
+        [ZT_OFFLOAD_NONE] = "device", [ZT_OFFLOAD_CPU] = "host", [ZT_OFFLOAD_NVME] = "NVMe drive"};
+    const struct zt_plan_config *last = &t->plans[t->n - 1]->cfg;
+    bool not_all = last->offload_optimizer != cfg->offload_optimizer;
+    bool params = last->offload_param != ZT_OFFLOAD_NONE;
+    zt_str_printf(t->out, "Recomputation: %s; optimizer on the %s%s%s%s; collectives %s\n\n",
                   cfg->recompute == ZT_RECOMPUTE_BLOCK ? "every block" : "none",
-                  host ? "host" : "device", not_all ? " (at stage 0 on the device)" : "",
-                  params ? "; parameters of stage 3 on the host" : "",
+                  homes[last->offload_optimizer], not_all ? " (at stage 0 on the device)" : "",
+                  params ? "; parameters of stage 3 on the " : "",
+                  params ? homes[last->offload_param] : "",
                   cfg->overlap_comm ? "overlap with compute" : "do not overlap");
     print_label(t, "Memory of this rank");
     for (int i = 0; i < t->n; i++)
@@ -149,8 +152,8 @@ static void print_host(struct table *t)
         bool any = false;
         for (int i = 0; i < t->n; i++) {
             const struct zt_plan_config *cfg = &t->plans[i]->cfg;
-            any |= (cfg->offload_optimizer == ZT_OFFLOAD_CPU ||
-                    cfg->offload_param == ZT_OFFLOAD_CPU) &&
+            any |= (cfg->offload_optimizer != ZT_OFFLOAD_NONE ||
+                    cfg->offload_param != ZT_OFFLOAD_NONE) &&
                    t->plans[i]->ledger.host[c] > 0;
         }
         if (!any)
@@ -178,6 +181,21 @@ static void print_outside(struct table *t)
                             "much.\n");
 }
 
+static double disk_peak(const struct zt_plan *p)
+{
+    return (double)p->ledger.peak[ZT_AR_DISK];
+}
+
+static void print_disk(struct table *t)
+{
+    static const struct row row = {"nvme", disk_peak};
+    bool any = false;
+    for (int i = 0; i < t->n; i++)
+        any |= disk_peak(t->plans[i]) > 0;
+    if (any)
+        bytes_rows(t, &row, 1);
+}
+
 static void print_device(struct table *t)
 {
     static const struct row rows[] = {
@@ -193,6 +211,7 @@ static void print_device(struct table *t)
     }
     bytes_rows(t, rows, ZT_ARRAY_LEN(rows));
     print_host(t);
+    print_disk(t);
     print_outside(t);
     print_fullest(t);
 }

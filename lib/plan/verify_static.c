@@ -37,7 +37,8 @@ static int check_place(const struct zt_plan *p, const struct zt_buf *b, struct z
     if (b->arena >= ZT_N_ARENAS)
         return zt_err_set(err, ZT_EVERIFY, "buffer '%s': no arena %d", b->name, (int)b->arena);
     size_t peak = p->ledger.peak[b->arena];
-    if (!b->bytes || b->bytes % ZT_BUF_ALIGN || b->offset % ZT_BUF_ALIGN)
+    size_t align = b->arena == ZT_AR_DISK ? ZT_DISK_BUF_ALIGN : ZT_BUF_ALIGN;
+    if (!b->bytes || b->bytes % align || b->offset % align)
         return zt_err_set(err, ZT_EVERIFY, "buffer '%s': offset %zu or size %zu is not aligned",
                           b->name, b->offset, b->bytes);
     if (b->bytes > peak || b->offset > peak - b->bytes)
@@ -108,7 +109,9 @@ static int check_access(const struct zt_plan *p, enum zt_program_kind k, int i,
     const struct zt_buf *b = a->buf >= 0 && a->buf < p->n_bufs ? &p->bufs[a->buf] : NULL;
     bool own = b && (b->program < 0 || zt_is_transient(b, k));
     bool inside = b && a->begin < a->end && a->end <= b->bytes;
-    if (own && inside && a->mode >= ZT_READ && a->mode <= (ZT_READ | ZT_WRITE) &&
+    enum zt_op_kind kind = p->programs[k].ops[i].kind;
+    bool reaches = b && (b->arena != ZT_AR_DISK || kind == ZT_OP_READ || kind == ZT_OP_WRITE);
+    if (own && inside && reaches && a->mode >= ZT_READ && a->mode <= (ZT_READ | ZT_WRITE) &&
         a->role < ZT_N_ROLES)
         return 0;
     char text[160];
@@ -117,6 +120,10 @@ static int check_access(const struct zt_plan *p, enum zt_program_kind k, int i,
         return zt_err_set(err, ZT_EVERIFY, "%s: no buffer %d", text, a->buf);
     if (!own)
         return zt_err_set(err, ZT_EVERIFY, "%s: '%s' belongs to another program", text, b->name);
+    if (!reaches)
+        return zt_err_set(err, ZT_EVERIFY,
+                          "%s: '%s' lies on the disk, which only READ and WRITE reach", text,
+                          b->name);
     if (!inside)
         return zt_err_set(err, ZT_EVERIFY, "%s: range [%zu, %zu) of '%s', which has %zu bytes",
                           text, a->begin, a->end, b->name, b->bytes);

@@ -33,7 +33,8 @@
     SECTION(p, d), REFUSED(p ".enabled", BOOL, "false", d),                                        \
         HARMLESS(p ".*", ANY, "read only when " p " is enabled")
 
-#define NVME_WHY "read only with device: nvme"
+#define BUFFER_WHY "a buffer is as large as the unit that it holds"
+#define PIPELINE_WHY "reading, updating and writing always overlap"
 #define PIN_WHY "what is copied between host and GPU always lies in pinned memory"
 #define CPU_ADAM_WHY "a setting of DeepSpeed's CPU Adam"
 #define BUCKET_WHY "transfers are cut by unit, and the plan bounds what they hold"
@@ -213,29 +214,40 @@ const struct zt_key zt_keys[] = {
         .max = BIG),
     SECTION("zero_optimization.offload_optimizer", "Where optimizer states live."),
     KEY("zero_optimization.offload_optimizer.device", ENUM, r.zero.offload_optimizer, "none",
-        "Where optimizer states live and parameters are updated: with cpu, stages 1 to 3, in the "
-        "host's memory by its cores, to the same bits. nvme is understood, but not carried out yet.",
-        .ok = "none|cpu", .known = "nvme"),
-    HARMLESS("zero_optimization.offload_optimizer.nvme_path", ANY, NVME_WHY),
-    HARMLESS("zero_optimization.offload_optimizer.buffer_count", ANY, NVME_WHY),
-    HARMLESS("zero_optimization.offload_optimizer.buffer_size", ANY, NVME_WHY),
+        "Where optimizer states live while parameters are updated, stages 1 to 3, by the host's cores, "
+        "to the same bits: with cpu in the host's memory, with nvme in a file, of which the host holds "
+        "a few units at a time.",
+        .ok = "none|cpu|nvme"),
+    KEY("zero_optimization.offload_optimizer.nvme_path", PATH, nvme_path_optimizer, NULL,
+        "With device: nvme, a folder on the drive to use. Every worker makes a private file in it, of "
+        "its full size before training starts, and removes it at the end; what a worker that died left "
+        "there, the next one removes."),
+    INT("zero_optimization.offload_optimizer.buffer_count", r.zero.nvme.buffer_count, "3", 1, 65536,
+        "With device: nvme, units whose states are in the host's memory at once: one that is read, one "
+        "that is updated, one that is written."),
+    HARMLESS("zero_optimization.offload_optimizer.buffer_size", ANY, BUFFER_WHY),
     HARMLESS("zero_optimization.offload_optimizer.pin_memory", BOOL, PIN_WHY, .ok = "true"),
-    HARMLESS("zero_optimization.offload_optimizer.pipeline", ANY, NVME_WHY),
-    HARMLESS("zero_optimization.offload_optimizer.pipeline_read", ANY, NVME_WHY),
-    HARMLESS("zero_optimization.offload_optimizer.pipeline_write", ANY, NVME_WHY),
-    HARMLESS("zero_optimization.offload_optimizer.fast_init", ANY, NVME_WHY),
+    HARMLESS("zero_optimization.offload_optimizer.pipeline", BOOL, PIPELINE_WHY, .ok = "true"),
+    HARMLESS("zero_optimization.offload_optimizer.pipeline_read", BOOL, PIPELINE_WHY, .ok = "true"),
+    HARMLESS("zero_optimization.offload_optimizer.pipeline_write", BOOL, PIPELINE_WHY, .ok = "true"),
+    HARMLESS("zero_optimization.offload_optimizer.fast_init", BOOL,
+             "first values never pass through the device", .ok = "true"),
     HARMLESS("zero_optimization.offload_optimizer.ratio", ANY, "all states are offloaded"),
     HARMLESS("zero_optimization.offload_optimizer.super_offload", ANY, CPU_ADAM_WHY),
     HARMLESS("zero_optimization.offload_optimizer.cpuadam_cores_perc", ANY, CPU_ADAM_WHY),
     SECTION("zero_optimization.offload_param", "Where parameters live."),
     KEY("zero_optimization.offload_param.device", ENUM, r.zero.offload_param, "none",
-        "Where parameters live at stage 3: with cpu, each rank's slice in the host's memory, copied to "
-        "the device ahead of every use. nvme is understood, but not carried out yet.",
-        .ok = "none|cpu", .known = "nvme"),
-    HARMLESS("zero_optimization.offload_param.nvme_path", ANY, NVME_WHY),
-    HARMLESS("zero_optimization.offload_param.buffer_count", ANY, NVME_WHY),
-    HARMLESS("zero_optimization.offload_param.buffer_size", ANY, NVME_WHY),
-    HARMLESS("zero_optimization.offload_param.max_in_cpu", ANY, NVME_WHY),
+        "Where parameters live at stage 3: with cpu, each rank's slice in the host's memory, with nvme "
+        "in a file; copied to the device ahead of every use.",
+        .ok = "none|cpu|nvme"),
+    KEY("zero_optimization.offload_param.nvme_path", PATH, nvme_path_param, NULL,
+        "With device: nvme, a folder on the drive to use: the one of offload_optimizer, where that is "
+        "on nvme too."),
+    HARMLESS("zero_optimization.offload_param.buffer_count", ANY,
+             "the prefetch window bounds what is read ahead"),
+    HARMLESS("zero_optimization.offload_param.buffer_size", ANY, BUFFER_WHY),
+    HARMLESS("zero_optimization.offload_param.max_in_cpu", ANY,
+             "all parameters are offloaded; the prefetch window bounds what the host holds"),
     HARMLESS("zero_optimization.offload_param.pin_memory", BOOL, PIN_WHY, .ok = "true"),
     REFUSED("zero_optimization.cpu_offload", BOOL, "false",
             "deprecated by DeepSpeed; write offload_optimizer: {device: cpu}"),
@@ -366,7 +378,20 @@ const struct zt_key zt_keys[] = {
     REFUSED("pipeline", ANY, NULL, "pipeline parallelism is not carried out yet"),
     REFUSED("tensor_parallel", ANY, NULL, "tensor parallelism is not carried out yet"),
     REFUSED("sequence_parallel_size", INT, "1", "sequence parallelism is not carried out yet"),
-    HARMLESS("aio", ANY, "read only when offloading to NVMe"),
+    SECTION("aio", "How offload to NVMe moves bytes."),
+    KEY("aio.backend", ENUM, r.zero.nvme.backend, "auto",
+        "io_uring with direct I/O; threads with pread and pwrite; auto: io_uring where the kernel and "
+        "the file system allow it, else threads, and the start of the run says so. (Ours.)",
+        .ok = "auto|io_uring|threads"),
+    KEY("aio.block_size", SIZE, r.zero.nvme.block_size, "1048576",
+        "Bytes of one request: a multiple of 4096.", .min = 4096, .max = 1 << 30),
+    INT("aio.queue_depth", r.zero.nvme.queue_depth, "16", 1, 1024,
+        "Requests in flight with io_uring, each of reads and of writes."),
+    INT("aio.intra_op_parallelism", r.zero.nvme.threads, "4", 1, 256,
+        "Threads, each of those that read and of those that write, where io_uring is not used."),
+    HARMLESS("aio.single_submit", BOOL, "requests are submitted as many at once as there are"),
+    HARMLESS("aio.overlap_events", BOOL, "requests are submitted while others are in flight"),
+    HARMLESS("aio.use_gds", BOOL, "bytes go through the host, which updates them", .ok = "false"),
     HARMLESS("compile", ANY, "a setting of PyTorch"),
     HARMLESS("dataloader_drop_last", BOOL,
             "samples are whole; an epoch ends where its samples end"),
@@ -631,6 +656,7 @@ const int zt_n_keys = ZT_ARRAY_LEN(zt_keys);
 const struct zt_key_alias zt_key_aliases[] = {
     {"bfloat16", "bf16"},
     {"train_micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"aio.thread_count", "aio.intra_op_parallelism"},
     STAGE3("prefetch_bucket_size"),
     STAGE3("max_live_parameters"),
     STAGE3("max_reuse_distance"),

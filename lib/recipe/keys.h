@@ -76,6 +76,7 @@ struct zt_settings {
     int scheduler; /* enum zt_schedule_kind */
     int policy, comm;
     const char *model_config, *device_memory, *host_memory;
+    const char *nvme_path_optimizer, *nvme_path_param;
     double betas[2];
     const char *rope_type, *rope_type_old; /* rope_scaling.rope_type, .type */
     double rope_theta_new;                 /* rope_parameters.rope_theta */

@@ -96,9 +96,21 @@ struct zt_recipe_fp16 {
 
 #define ZT_STAGE_AUTO (-1) /* not chosen yet: plan/fit.h */
 
+/* How offload to NVMe moves bytes: `aio`, and what offload_optimizer and offload_param say of it. */
+enum zt_recipe_aio { ZT_RECIPE_AIO_AUTO, ZT_RECIPE_AIO_URING, ZT_RECIPE_AIO_THREADS };
+
+struct zt_recipe_nvme {
+    const char *path; /* the folder; NULL where nothing goes there */
+    int64_t buffer_count;
+    int backend;        /* enum zt_recipe_aio */
+    int64_t block_size; /* bytes, a multiple of 4096 */
+    int64_t queue_depth, threads;
+};
+
 struct zt_recipe_zero {
     int stage; /* 0 to 3, or ZT_STAGE_AUTO */
     enum zt_offload_device offload_optimizer, offload_param;
+    struct zt_recipe_nvme nvme;
     bool overlap_comm;
     int64_t reduce_bucket_size, allgather_bucket_size, prefetch_bucket_size; /* elements; 0: ours */
 };

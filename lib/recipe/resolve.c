@@ -197,6 +197,37 @@ static void resolve_size(struct zt_load *ld, const char *path, const char *text,
                     "%s: must be a size such as 80GB, 1.5GiB or 300MB, not \"%s\"", path, text);
 }
 
+/* One file holds all that goes to NVMe. */
+static void resolve_nvme(struct zt_load *ld)
+{
+    struct zt_settings *s = ld->settings;
+    struct zt_recipe_nvme *nvme = &s->r.zero.nvme;
+    const bool optimizer = s->r.zero.offload_optimizer == ZT_OFFLOAD_TO_NVME;
+    const bool param = s->r.zero.offload_param == ZT_OFFLOAD_TO_NVME;
+    const char *of_optimizer = optimizer ? s->nvme_path_optimizer : NULL;
+    const char *of_param = param ? s->nvme_path_param : NULL;
+    nvme->path = of_optimizer ? of_optimizer : of_param;
+    if (!nvme->path && (optimizer || param) && !ld->opts->for_plan) {
+        const char *section = optimizer ? "offload_optimizer" : "offload_param";
+        const char *key = optimizer ? "zero_optimization.offload_optimizer.device"
+                                    : "zero_optimization.offload_param.device";
+        zt_diag_add(
+            &ld->errors, ZT_DIAG_WRONG, pos_of(ld, key),
+            "zero_optimization.%s: device: nvme needs nvme_path, a folder on the drive to use",
+            section);
+    }
+    if (of_optimizer && of_param && strcmp(of_optimizer, of_param) != 0)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG,
+                    pos_of(ld, "zero_optimization.offload_param.nvme_path"),
+                    "zero_optimization.offload_param.nvme_path: must be that of offload_optimizer, "
+                    "%s: one file holds both",
+                    of_optimizer);
+    if (nvme->block_size % 4096 != 0)
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "aio.block_size"),
+                    "aio.block_size: must be a multiple of 4096, not %lld",
+                    (long long)nvme->block_size);
+}
+
 static void resolve_training(struct zt_load *ld)
 {
     struct zt_settings *s = ld->settings;
@@ -218,6 +249,7 @@ static void resolve_training(struct zt_load *ld)
                     pos_of(ld, "zero_optimization.offload_optimizer.device"),
                     "zero_optimization.offload_optimizer: needs stage 1, 2 or 3: at stage 0 every "
                     "rank would update all parameters on its host");
+    resolve_nvme(ld);
     r->train.seed = (uint64_t)s->seed;
     r->train.sample_top_k = (int)s->sample_top_k;
     r->train.recompute = s->policy == 1;

@@ -1,10 +1,18 @@
 #include "train/engine.h"
 
+#include <sys/mman.h>
+
 #include "base/clock.h"
 #include "dev/queue.h"
+#include "offload/disk.h"
 #include "optim/groups.h"
 
 enum { CANARY = 0xff }; /* NaN as fp32, bf16 and fp16 */
+
+/* A view of the disk begins at a block. */
+enum { STAGE_BYTES = ZT_VIEW_BYTES + ZT_DISK_ALIGN };
+
+_Static_assert(ZT_DISK_BUF_ALIGN % ZT_DISK_ALIGN == 0, "a buffer on the disk begins at a block");
 
 /* The canary goes over the bus once for a stage, from there on by doubling. */
 static int fill_on_device(struct zt_engine *e, unsigned char *p, size_t bytes, struct zt_err *err)
@@ -19,6 +27,18 @@ static int fill_on_device(struct zt_engine *e, unsigned char *p, size_t bytes, s
         ops->copy(s, &(struct zt_copy){p + done, p, n});
     }
     return ops->sync(ops->record(s), err);
+}
+
+/*
+ * The disk's bytes get addresses, so that an operand of any arena is one; but no memory: whoever follows
+ * one is stopped.
+ */
+static int reserve_addresses(size_t bytes, void **out, struct zt_err *err)
+{
+    *out = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (*out == MAP_FAILED)
+        return zt_err_errno(err, ZT_ENOMEM, "addresses for %zu bytes of the disk", bytes);
+    return 0;
 }
 
 static int alloc_arena(struct zt_engine *e, enum zt_arena_id a, struct zt_err *err)
@@ -37,11 +57,13 @@ static int alloc_arena(struct zt_engine *e, enum zt_arena_id a, struct zt_err *e
         rc = e->dev->ops->alloc_host(e->dev, bytes, &p, err);
         break;
     default:
-        return zt_err_set(err, ZT_EUNSUPPORTED, "NVMe offload is planned but not carried out yet");
+        rc = reserve_addresses(bytes, &p, err);
     }
     if (rc)
         return rc;
     e->base[a] = p;
+    if (a == ZT_AR_DISK)
+        return 0;
     /* Any read of a byte that nothing wrote turns into a NaN; and the high-water mark shows. */
     if (a != ZT_AR_HOST && e->dev->ops->kind != ZT_DEV_CPU)
         return fill_on_device(e, p, bytes, err);
@@ -52,16 +74,22 @@ static int alloc_arena(struct zt_engine *e, enum zt_arena_id a, struct zt_err *e
 /* The HOST and DISK streams belong to a CPU, whatever computes. */
 static int create_devices(struct zt_engine *e, struct zt_dev *dev, struct zt_err *err)
 {
-    e->dev = e->host_dev = dev;
-    if (dev->ops->kind == ZT_DEV_CPU)
-        return 0;
+    const bool cpu = dev->ops->kind == ZT_DEV_CPU;
     void *stage;
-    e->host_dev = NULL;
-    int rc = dev->ops->alloc_host(dev, ZT_VIEW_BYTES, &stage, err);
+    e->dev = dev;
+    e->host_dev = cpu ? dev : NULL;
+    if (cpu && !e->plan->ledger.peak[ZT_AR_DISK])
+        return 0;
+    int rc = dev->ops->alloc_host(dev, STAGE_BYTES, &stage, err);
     if (rc)
         return rc;
     e->stage = stage;
-    return zt_cpu_dev_create(&e->host_dev, NULL, 0, err);
+    return cpu ? 0 : zt_cpu_dev_create(&e->host_dev, NULL, 0, err);
+}
+
+static bool runs_on_cpu(int stream)
+{
+    return stream == ZT_ST_HOST || stream == ZT_ST_DISK_IN || stream == ZT_ST_DISK_OUT;
 }
 
 /* HOST updates parameters with as many threads as a CPU computes with, or loads batches with one. */
@@ -80,7 +108,7 @@ static int create_streams(struct zt_engine *e, struct zt_err *err)
         if (!used[s])
             continue;
         int threads = wide[s] ? e->plan->cfg.n_threads : 1;
-        struct zt_dev *dev = s == ZT_ST_HOST || s == ZT_ST_DISK ? e->host_dev : e->dev;
+        struct zt_dev *dev = runs_on_cpu(s) ? e->host_dev : e->dev;
         int rc = dev->ops->stream_create(dev, zt_stream_name((enum zt_stream_id)s), threads,
                                          &e->streams[s], err);
         if (rc)
@@ -167,8 +195,10 @@ void zt_engine_release(struct zt_engine *e)
         e->dev->ops->free(e->dev, e->base[ZT_AR_DEVICE], e->plan->ledger.peak[ZT_AR_DEVICE]);
     if (e->base[ZT_AR_HOST])
         e->dev->ops->free_host(e->dev, e->base[ZT_AR_HOST], e->plan->ledger.peak[ZT_AR_HOST]);
+    if (e->base[ZT_AR_DISK])
+        munmap(e->base[ZT_AR_DISK], e->plan->ledger.peak[ZT_AR_DISK]);
     if (e->stage)
-        e->dev->ops->free_host(e->dev, e->stage, ZT_VIEW_BYTES);
+        e->dev->ops->free_host(e->dev, e->stage, STAGE_BYTES);
     if (e->host_dev && e->host_dev != e->dev)
         zt_cpu_dev_free(e->host_dev);
     zt_arena_release(&e->memory);
@@ -247,8 +277,8 @@ static void announce(struct zt_engine *e, const struct zt_program *prog, const s
 static void finish_alone(struct zt_engine *e, struct zt_event done, struct zt_err *err)
 {
     (void)done.stream->dev->ops->sync(
-        done, err); /* a failure stays in the stream and comes out of drain */
-    for (int a = 0; a < ZT_N_ARENAS; a++)
+        done, err);                      /* a failure stays in the stream and comes out of drain */
+    for (int a = 0; a < ZT_AR_DISK; a++) /* no code can touch what lies behind */
         if (e->base[a])
             zt_dev_unpoison(e->base[a], e->plan->ledger.peak[a]);
 }
@@ -256,7 +286,7 @@ static void finish_alone(struct zt_engine *e, struct zt_event done, struct zt_er
 static void expose_operands(struct zt_engine *e, const struct zt_program *prog,
                             const struct zt_op *op)
 {
-    for (int a = 0; a < ZT_N_ARENAS; a++)
+    for (int a = 0; a < ZT_AR_DISK; a++)
         if (e->base[a])
             zt_dev_poison(e->base[a], e->plan->ledger.peak[a]);
     for (int i = 0; i < op->n_accesses; i++) {
@@ -340,23 +370,42 @@ void *zt_engine_operand(const struct zt_engine *e, const struct zt_program *prog
     return a ? (unsigned char *)zt_engine_buf(e, a->buf) + a->begin : NULL;
 }
 
+static bool lies_in(const struct zt_engine *e, enum zt_arena_id a, const unsigned char *p)
+{
+    return e->base[a] && p >= e->base[a] && p < e->base[a] + e->plan->ledger.peak[a];
+}
+
+static int view_disk(struct zt_engine *e, size_t at, size_t bytes, const unsigned char **out,
+                     struct zt_err *err)
+{
+    const size_t before = at % ZT_DISK_ALIGN;
+    const struct zt_disk_range r = {at - before, e->stage, before + bytes};
+    *out = e->stage + before;
+    return zt_disk_move(e->disk, ZT_DISK_READ, &r, 1, err);
+}
+
 int zt_engine_view(struct zt_engine *e, const void *at, size_t bytes, const unsigned char **out,
                    struct zt_err *err)
 {
-    const unsigned char *p = at, *host = e->base[ZT_AR_HOST];
+    const unsigned char *p = at;
+    const bool on_disk = lies_in(e, ZT_AR_DISK, p);
     *out = p;
-    if (!e->stage || (host && p >= host && p < host + e->plan->ledger.peak[ZT_AR_HOST]))
+    if (!on_disk && (e->dev->ops->kind == ZT_DEV_CPU || lies_in(e, ZT_AR_HOST, p)))
         return 0;
     ZT_ASSERT_CMP(bytes, <=, ZT_VIEW_BYTES);
+    if (on_disk)
+        return view_disk(e, (size_t)(p - e->base[ZT_AR_DISK]), bytes, out, err);
+    *out = e->stage;
     struct zt_stream *s = e->streams[ZT_ST_COMPUTE];
     s->dev->ops->copy(s, &(struct zt_copy){e->stage, at, bytes});
-    *out = e->stage;
     return sync_stream(s, err);
 }
 
 int zt_engine_touched(struct zt_engine *e, enum zt_arena_id a, size_t *touched, struct zt_err *err)
 {
     const size_t bytes = e->plan->ledger.peak[a] / ZT_BUF_ALIGN * ZT_BUF_ALIGN;
+    if (a == ZT_AR_DISK)
+        return zt_disk_written(e->disk, touched, err);
     unsigned char canary[ZT_BUF_ALIGN];
     memset(canary, CANARY, sizeof canary);
     *touched = 0;

@@ -7,6 +7,7 @@
 #include "coll/coll.h"
 #include "plan/plan.h"
 
+struct zt_disk;
 struct zt_feed;
 struct zt_span;
 struct zt_source;
@@ -30,6 +31,7 @@ struct zt_engine {
     struct zt_dev *dev;
     struct zt_dev *host_dev; /* of the plan's HOST and DISK streams: dev itself where it is a CPU */
     struct zt_coll *coll;
+    struct zt_disk *disk; /* whose bytes are those of the DISK arena; of whoever runs the engine */
     const struct zt_feed *feed_train, *feed_eval;
     const struct zt_source *source;
     const struct zt_update_range *
@@ -39,7 +41,7 @@ struct zt_engine {
     int *n_spans;
     struct zt_arena memory; /* of the tables above */
 
-    unsigned char *base[ZT_N_ARENAS];
+    unsigned char *base[ZT_N_ARENAS];        /* of DISK: addresses alone, which nobody may follow */
     unsigned char *stage;                    /* pinned, for zt_engine_view(); NULL: not needed */
     struct zt_stream *streams[ZT_N_STREAMS]; /* NULL: the plan does not use it */
     struct zt_event *events[2];              /* by op: of this and of the previous iteration */
@@ -67,7 +69,8 @@ struct zt_engine {
 
 /*
  * Allocate arenas (filled with a canary, a NaN in every floating type) and create streams. The
- * engine keeps the pointers; dev and coll outlive it.
+ * engine keeps the pointers; dev and coll outlive it. Before a program runs, whoever runs it gives it the
+ * feeds, the source and, where the plan has a DISK arena, the disk.
  */
 int zt_engine_init(struct zt_engine *e, const struct zt_plan *plan, struct zt_dev *dev,
                    struct zt_coll *coll, struct zt_err *err) ZT_MUST_CHECK;
@@ -107,9 +110,9 @@ static inline void *zt_engine_buf(const struct zt_engine *e, int buf)
 }
 
 /*
- * Bytes [at, at + bytes) of an arena where the host can read them; nothing may be running. On a device
- * whose memory the host cannot read they are copied to the stage and valid until the next view, so
- * at most ZT_VIEW_BYTES come at once. Walk more with a loop of zt_view_bytes().
+ * Bytes [at, at + bytes) of an arena where the host can read them; nothing may be running. Those on the
+ * disk, or on a device whose memory the host cannot read, are copied to the stage and valid until the next
+ * view, so at most ZT_VIEW_BYTES come at once. Walk more with a loop of zt_view_bytes().
  */
 enum { ZT_VIEW_BYTES = 4 << 20 };
 int zt_engine_view(struct zt_engine *e, const void *at, size_t bytes, const unsigned char **out,
@@ -119,7 +122,10 @@ static inline size_t zt_view_bytes(size_t done, size_t bytes)
     return ZT_MIN(bytes - done, (size_t)ZT_VIEW_BYTES);
 }
 
-/* Bytes of an arena that no longer hold the canary, in blocks of ZT_BUF_ALIGN. Nothing may run. */
+/*
+ * Bytes of an arena that no longer hold the canary, in blocks of ZT_BUF_ALIGN; of the disk, that were ever
+ * written. Nothing may run.
+ */
 int zt_engine_touched(struct zt_engine *e, enum zt_arena_id a, size_t *touched,
                       struct zt_err *err) ZT_MUST_CHECK;
 

@@ -78,6 +78,8 @@ static void (*const handlers[ZT_N_OP_KINDS])(const struct zt_op_ctx *) = {
     [ZT_OP_RESULT] = zt_do_result,
     [ZT_OP_FETCH] = zt_do_fetch,
     [ZT_OP_EVICT] = zt_do_move,
+    [ZT_OP_READ] = zt_do_disk,
+    [ZT_OP_WRITE] = zt_do_disk,
     [ZT_OP_LOAD_UNIT] = zt_do_load_unit,
 };
 

@@ -62,4 +62,6 @@ void zt_do_load_unit(const struct zt_op_ctx *c); /* handlers_move.c */
 void zt_do_fetch(const struct zt_op_ctx *c);
 void zt_do_move(const struct zt_op_ctx *c); /* EVICT */
 
+void zt_do_disk(const struct zt_op_ctx *c); /* handlers_offload.c: READ and WRITE */
+
 #endif

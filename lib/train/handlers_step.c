@@ -44,7 +44,7 @@ static const struct zt_access *updated(const struct zt_op_ctx *c)
 void zt_do_update(const struct zt_op_ctx *c)
 {
     const struct zt_access *out = updated(c);
-    const bool fresh = zt_op_buf(c, out)->program >= 0;
+    const bool fresh = zt_op_buf(c, out)->program >= 0 && !(out->mode & ZT_READ);
     const struct zt_ref grad = either(c, ZT_R_GSHARD, ZT_R_GRAD);
     struct zt_update a = {.optimizer = c->e->plan->cfg.optimizer,
                           .ranges = c->e->ranges[c->op->unit],

@@ -7,6 +7,7 @@
 #include "ckpt/safetensors.h"
 #include "data/data.h"
 #include "metrics/metrics.h"
+#include "offload/disk.h"
 #include "train/times.h"
 
 /* Why a run ends before its last step. */
@@ -25,6 +26,7 @@ struct run {
     struct zt_source source;
     struct zt_feed feed_train, feed_eval;
     struct zt_engine engine;
+    struct zt_disk *disk; /* of offload to NVMe */
     int64_t last_done_ns;
     double flops_per_token, peak_flops;
     enum stop stop;
@@ -57,6 +59,7 @@ static int report(const struct run *run, json_t *o, struct zt_err *err)
 static void release(struct run *run)
 {
     zt_engine_release(&run->engine);
+    zt_disk_close(run->disk);
     if (run->has_weights)
         zt_weights_close(&run->weights);
     zt_run_data_close(&run->data);
@@ -163,10 +166,13 @@ static int set_up_data(struct run *run, struct zt_err *err)
 
 static int set_up_engine(struct run *run, struct zt_err *err)
 {
-    int rc = zt_engine_init(&run->engine, run->plan, run->env->dev, run->env->coll, err);
+    int rc = zt_run_disk_open(run->r, run->plan, &run->disk, err);
+    if (!rc)
+        rc = zt_engine_init(&run->engine, run->plan, run->env->dev, run->env->coll, err);
     if (rc)
         return rc;
     struct zt_engine *e = &run->engine;
+    e->disk = run->disk;
     e->feed_train = &run->feed_train;
     e->feed_eval = &run->feed_eval;
     e->source = &run->source;
@@ -216,6 +222,29 @@ static int report_start(const struct run *run, struct zt_err *err)
                               "data", zt_str_get(&data), "from_weights", run->has_weights),
                     err);
     zt_str_release(&data);
+    return rc;
+}
+
+static int notice(const struct run *run, const char *text, struct zt_err *err)
+{
+    return report(run, json_pack("{s:s, s:s}", "type", "notice", "text", text), err);
+}
+
+/* How rank 0 moves bytes; and of every rank, which files of workers that died it has removed. */
+static int report_disk(const struct run *run, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    int rc = 0, n = zt_disk_n_leftovers(run->disk);
+    if (run->env->rank == 0) {
+        zt_str_printf(&text, "offload to NVMe, each worker: %s", zt_disk_describe(run->disk));
+        rc = notice(run, zt_str_get(&text), err);
+    }
+    zt_str_reset(&text);
+    zt_str_printf(&text, "rank %d removed from %s what %d worker%s that died had left there",
+                  run->env->rank, run->r->zero.nvme.path, n, n == 1 ? "" : "s");
+    if (!rc && n > 0)
+        rc = notice(run, zt_str_get(&text), err);
+    zt_str_release(&text);
     return rc;
 }
 
@@ -366,11 +395,6 @@ static int finish_runs(struct run *run, int64_t n, struct zt_err *err)
     return rc;
 }
 
-static int notice(const struct run *run, const char *text, struct zt_err *err)
-{
-    return report(run, json_pack("{s:s, s:s}", "type", "notice", "text", text), err);
-}
-
 /* The unit that a norm partial is of; frozen ones have none. */
 static const struct zt_unit *partial_unit(const struct zt_plan *p, int partial)
 {
@@ -516,8 +540,9 @@ static int train_loop(struct run *run, int64_t *steps_done, struct zt_err *err)
 
 static json_t *arenas_json(const size_t bytes[ZT_N_ARENAS])
 {
-    return json_pack("{s:I, s:I, s:I}", "device", (json_int_t)bytes[ZT_AR_DEVICE], "shared",
-                     (json_int_t)bytes[ZT_AR_SHARED], "host", (json_int_t)bytes[ZT_AR_HOST]);
+    return json_pack("{s:I, s:I, s:I, s:I}", "device", (json_int_t)bytes[ZT_AR_DEVICE], "shared",
+                     (json_int_t)bytes[ZT_AR_SHARED], "host", (json_int_t)bytes[ZT_AR_HOST], "disk",
+                     (json_int_t)bytes[ZT_AR_DISK]);
 }
 
 /* The mean over the steps, of every rank. */
@@ -624,6 +649,8 @@ int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env, stru
         set_up_times(&run);
     if (!rc && env->rank == 0)
         rc = report_start(&run, err);
+    if (!rc && run.disk)
+        rc = report_disk(&run, err);
     if (!rc)
         rc = train_loop(&run, &steps_done, err);
     if (!rc)

@@ -8,6 +8,11 @@
 #include "train/train.h"
 
 struct zt_dataset;
+struct zt_disk;
+
+/* The file for the plan's DISK arena; NULL where it has none. */
+int zt_run_disk_open(const struct zt_recipe *r, const struct zt_plan *p, struct zt_disk **out,
+                     struct zt_err *err) ZT_MUST_CHECK;
 
 /* The training set, and the validation set where there is one. */
 struct zt_run_data {

@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "ckpt/safetensors.h"
 #include "data/data.h"
+#include "offload/disk.h"
 #include "optim/groups.h"
 #include "train/run.h"
 
@@ -116,6 +117,7 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
         .recompute = r->train.recompute ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE,
         .offload_optimizer = offload_of(r->zero.offload_optimizer),
         .offload_param = offload_of(r->zero.offload_param),
+        .disk_buffers = (int)r->zero.nvme.buffer_count,
         .overlap_comm = r->zero.overlap_comm,
         .reduce_every_micro_batch = r->train.reduce_every_micro_batch,
         .comm_dtype = r->comm_dtype,
@@ -142,6 +144,39 @@ static const char *origin(const struct zt_recipe *r, const char *key)
             return at;
     }
     return r->path;
+}
+
+int zt_run_disk_open(const struct zt_recipe *r, const struct zt_plan *p, struct zt_disk **out,
+                     struct zt_err *err)
+{
+    static const enum zt_disk_backend backends[] = {[ZT_RECIPE_AIO_AUTO] = ZT_DISK_AUTO,
+                                                    [ZT_RECIPE_AIO_URING] = ZT_DISK_URING,
+                                                    [ZT_RECIPE_AIO_THREADS] = ZT_DISK_THREADS};
+    const struct zt_recipe_nvme *n = &r->zero.nvme;
+    const struct zt_disk_opts o = {.dir = n->path,
+                                   .bytes = p->ledger.peak[ZT_AR_DISK],
+                                   .backend = backends[n->backend],
+                                   .block_bytes = (size_t)n->block_size,
+                                   .queue_depth = (int)n->queue_depth,
+                                   .n_threads = (int)n->threads};
+    *out = NULL;
+    if (o.bytes > 0 && zt_disk_open(&o, out, err))
+        return zt_err_wrap(err, "rank %d: offload to NVMe", p->rank);
+    return 0;
+}
+
+int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *const *plans, int n,
+                        struct zt_err *err)
+{
+    const bool optimizer = r->zero.offload_optimizer == ZT_OFFLOAD_TO_NVME;
+    const char *key = optimizer ? "zero_optimization.offload_optimizer.nvme_path"
+                                : "zero_optimization.offload_param.nvme_path";
+    size_t bytes = 0;
+    for (int i = 0; i < n; i++)
+        bytes += plans[i]->ledger.peak[ZT_AR_DISK];
+    if (bytes > 0 && zt_disk_check_room(r->zero.nvme.path, bytes, err))
+        return zt_err_wrap(err, "%s: %s", origin(r, key), key);
+    return 0;
 }
 
 /* One of the two sets, and what it is called. */

@@ -39,6 +39,13 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
 int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct zt_str *notes,
                    struct zt_err *err) ZT_MUST_CHECK;
 
+/*
+ * Is there room on the drive for the n ranks of this host, whose plans these are? ZT_EINPUT says how many
+ * bytes are needed and free.
+ */
+int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *const *plans, int n,
+                        struct zt_err *err) ZT_MUST_CHECK;
+
 /* Steps that train.epochs passes over data.train take; the last may be padded. Opens the data. */
 int zt_train_epoch_steps(const struct zt_recipe *r, int64_t *steps,
                          struct zt_err *err) ZT_MUST_CHECK;

@@ -4,7 +4,7 @@
  *     bench_disk [folder, default .] [MB, default 1000]
  *
  * A file that has been written before is written and read as a whole, ours in units of 64 MB as training
- * has them. Best of the rounds, and the ratio to the better of two dd: blocks of 1 MB, and of 16 MB, which
+ * has them. Median of the rounds, and the ratio to the better of two dd: blocks of 1 MB, and of 16 MB, which
  * the kernel splits and has in flight at once. Both at once: our reads and writes of different halves at
  * the same time, bytes of both together. fio beside them where it is installed.
  */
@@ -16,7 +16,7 @@
 #include "base/str.h"
 #include "dev/queue.h"
 
-enum { ROUNDS = 4, MB = 1 << 20, UNIT = 64 * MB };
+enum { ROUNDS = 7, MB = 1 << 20, UNIT = 64 * MB };
 
 enum way { DD_1M, DD_16M, FIO, URING, THREADS, N_WAYS };
 enum what { WRITE, READ, BOTH, N_WHATS };
@@ -30,17 +30,38 @@ struct bench {
     unsigned char *memory; /* (2, UNIT) */
     struct zt_dev *dev;
     struct zt_stream *streams[ZT_N_DISK_DIRS];
-    double best_s[N_WAYS][N_WHATS]; /* 0: not measured */
+    double times_s[N_WAYS][N_WHATS][ROUNDS];
+    int n_times[N_WAYS][N_WHATS];
 };
 
 static void keep(struct bench *b, enum way w, enum what x, double seconds)
 {
-    if (b->best_s[w][x] == 0 || seconds < b->best_s[w][x])
-        b->best_s[w][x] = seconds;
+    b->times_s[w][x][b->n_times[w][x]++] = seconds;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* 0: not measured. */
+static double median(struct bench *b, enum way w, enum what x)
+{
+    const int n = b->n_times[w][x];
+    qsort(b->times_s[w][x], (size_t)n, sizeof(double), by_value);
+    return n ? b->times_s[w][x][n / 2] : 0;
+}
+
+/* Drives of virtual machines are slowed down after a burst: every pass begins rested. */
+static void rest(void)
+{
+    usleep(700 * 1000);
 }
 
 static double run_command(const char *command)
 {
+    rest();
     int64_t begin = zt_now_ns();
     if (system(command) != 0) {
         fprintf(stderr, "bench_disk: failed: %s\n", command);
@@ -71,10 +92,11 @@ static void run_fio(struct bench *b)
     for (int x = WRITE; x <= READ; x++) {
         char command[512];
         double ms = 0;
-        snprintf(command, sizeof command,
-                 "fio --name=x --filename='%s/bench_disk.dd' --size=%zuM --rw=%s --direct=1 --bs=1M "
-                 "--iodepth=16 --ioengine=io_uring --minimal | cut -d';' -f%d",
-                 b->folder, b->bytes / MB, kinds[x], x == READ ? 9 : 50);
+        snprintf(
+            command, sizeof command,
+            "fio --name=x --filename='%s/bench_disk.dd' --size=%zuM --rw=%s --direct=1 --bs=1M "
+            "--iodepth=16 --ioengine=io_uring --minimal | cut -d';' -f%d",
+            b->folder, b->bytes / MB, kinds[x], x == READ ? 9 : 50);
         FILE *p = popen(command, "r");
         if (p && fscanf(p, "%lf", &ms) == 1 && ms > 0)
             keep(b, FIO, (enum what)x, ms * 1e-3);
@@ -107,19 +129,22 @@ static void enqueue(struct bench *b, struct zt_disk *d, enum zt_disk_dir dir, si
 static void run_ours(struct bench *b, enum way w, struct zt_disk *d)
 {
     const size_t n = b->bytes / UNIT;
+    rest();
     int64_t begin = zt_now_ns();
     enqueue(b, d, ZT_DISK_WRITE, 0, n);
     finish(b);
-    int64_t written = zt_now_ns();
-    keep(b, w, WRITE, (double)(written - begin) * 1e-9);
+    keep(b, w, WRITE, (double)(zt_now_ns() - begin) * 1e-9);
+    rest();
+    begin = zt_now_ns();
     enqueue(b, d, ZT_DISK_READ, 0, n);
     finish(b);
-    int64_t read = zt_now_ns();
-    keep(b, w, READ, (double)(read - written) * 1e-9);
+    keep(b, w, READ, (double)(zt_now_ns() - begin) * 1e-9);
+    rest();
+    begin = zt_now_ns();
     enqueue(b, d, ZT_DISK_READ, 0, n / 2);
     enqueue(b, d, ZT_DISK_WRITE, n / 2, n / 2 * 2);
     finish(b);
-    keep(b, w, BOTH, (double)(zt_now_ns() - read) * 1e-9);
+    keep(b, w, BOTH, (double)(zt_now_ns() - begin) * 1e-9);
 }
 
 static struct zt_disk *open_store(const struct bench *b, enum zt_disk_backend backend)
@@ -140,20 +165,19 @@ static struct zt_disk *open_store(const struct bench *b, enum zt_disk_backend ba
     return d;
 }
 
-static void print(const struct bench *b)
+static void print(struct bench *b)
 {
     printf("%-14s%20s%20s%20s\n", "GB/s (of dd's)", "write", "read", "both at once");
     for (int w = 0; w < N_WAYS; w++) {
-        if (b->best_s[w][WRITE] == 0)
+        if (b->n_times[w][WRITE] == 0)
             continue;
         printf("%-14s", names[w]);
-        for (int x = 0; x < N_WHATS && b->best_s[w][x] > 0; x++) {
+        for (int x = 0; x < N_WHATS && b->n_times[w][x] > 0; x++) {
             const size_t bytes = x == BOTH ? b->bytes / UNIT / 2 * 2 * UNIT : b->bytes;
-            const double dd = ZT_MIN(b->best_s[DD_1M][x], b->best_s[DD_16M][x]);
-            printf("%12.2f", (double)bytes / b->best_s[w][x] * 1e-9);
-            if (x == BOTH)
-                continue;
-            printf("%8.2f", dd / b->best_s[w][x]);
+            const double seconds = median(b, w, x);
+            printf("%12.2f", (double)bytes / seconds * 1e-9);
+            if (x != BOTH)
+                printf("%8.2f", ZT_MIN(median(b, DD_1M, x), median(b, DD_16M, x)) / seconds);
         }
         printf("\n");
     }
@@ -174,10 +198,11 @@ int main(int argc, char **argv)
         return 1;
     memset(b.memory, 1, 2 * UNIT);
     for (int d = 0; d < ZT_N_DISK_DIRS; d++)
-        if (b.dev->ops->stream_create(b.dev, d == ZT_DISK_READ ? "read" : "write", 1,
-                                      &b.streams[d], &err))
+        if (b.dev->ops->stream_create(b.dev, d == ZT_DISK_READ ? "read" : "write", 1, &b.streams[d],
+                                      &err))
             return 1;
-    struct zt_disk *uring = open_store(&b, ZT_DISK_URING), *threads = open_store(&b, ZT_DISK_THREADS);
+    struct zt_disk *uring = open_store(&b, ZT_DISK_URING),
+                   *threads = open_store(&b, ZT_DISK_THREADS);
     const bool fio = system("command -v fio >/dev/null") == 0;
     for (int i = 0; i < ROUNDS; i++) {
         run_dd(&b, DD_1M);

@@ -98,13 +98,15 @@ def transports():
 
 
 def offload():
-    """States and parameters in pinned host memory, updated by the host: the bits of the GPU."""
+    """States and parameters in pinned host memory or on a drive, updated by the host: the bits of the GPU."""
     def check(ranks, precision, model):
         typed = {**TYPES[precision], "gradient_accumulation_steps": 1}
         first = on_gpu(ranks, text_recipe(model, **typed, **{"zero_optimization.stage": 2}))
         assert precision != "fp16" or 0 < first.steps[-1]["skipped"] < len(first.steps), "no step is skipped, or every one"
         for stage, where in ((1, run.OPTIMIZER_ON_HOST), (2, run.OPTIMIZER_ON_HOST), (3, run.OPTIMIZER_ON_HOST),
-                             (3, run.PARAMS_ON_HOST), (3, {**run.OPTIMIZER_ON_HOST, **run.PARAMS_ON_HOST})):
+                             (3, run.PARAMS_ON_HOST), (3, {**run.OPTIMIZER_ON_HOST, **run.PARAMS_ON_HOST}),
+                             (1, run.OPTIMIZER_ON_NVME), (3, run.PARAMS_ON_NVME),
+                             (3, {**run.OPTIMIZER_ON_NVME, **run.PARAMS_ON_NVME})):
             for how in ("", "lazy") if SIMULATED and stage == 3 else ("",):
                 other = on_gpu(ranks, text_recipe(model, **typed, **where, **{"zero_optimization.stage": stage}),
                                env={"CUSIM_SCHED": how} if how else {})

@@ -195,6 +195,10 @@ def stages_bit_for_bit():
 
 OPTIMIZER_ON_HOST = {"zero_optimization.offload_optimizer.device": "cpu"}
 PARAMS_ON_HOST = {"zero_optimization.offload_param.device": "cpu"}
+OPTIMIZER_ON_NVME = {"zero_optimization.offload_optimizer.device": "nvme",
+                     "zero_optimization.offload_optimizer.nvme_path": "."}  # beside the recipe
+PARAMS_ON_NVME = {"zero_optimization.offload_param.device": "nvme",
+                  "zero_optimization.offload_param.nvme_path": "."}
 
 
 def offload_bit_for_bit():
@@ -218,6 +222,34 @@ def offload_bit_for_bit():
                             "zero_optimization.stage": 3, "zero_optimization.prefetch_bucket_size": 20000,
                             "activation_checkpointing.policy": "none" if optimizer else "block"})))
                 same_bits(f"offload {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
+
+
+def nvme_bit_for_bit():
+    """The same of what lives on a drive: by io_uring and by threads, in small requests, with few buffers."""
+    for precision, typed in TYPES.items():
+        for ranks, model in ((2, "gpt2"),) if quick else ((1, "gpt2"), (2, "llama"), (3, "gpt2")):
+            for accum in (1,) if quick else (1, 2):
+                base = {"gradient_accumulation_steps": accum, "train.reduce_every_micro_batch": True, **typed}
+                if precision == "fp16":
+                    base["fp16.initial_scale_power"] = 23
+                variants = [("on the device", text_recipe(model, **base))]
+                for stage in (1, 2, 3):
+                    for policy in ("none",) if quick else ("none", "block"):
+                        variants.append((f"stage {stage} {policy}", text_recipe(
+                            model, **base, **OPTIMIZER_ON_NVME, **{
+                                "zero_optimization.stage": stage, "activation_checkpointing.policy": policy,
+                                "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage,
+                                "zero_optimization.offload_optimizer.buffer_count": stage,
+                                "aio.backend": "threads" if stage == 1 else "auto", "aio.queue_depth": stage,
+                                "aio.block_size": 4096 * stage})))
+                for optimizer in ({}, OPTIMIZER_ON_HOST, OPTIMIZER_ON_NVME):
+                    variants.append((f"parameters, {optimizer}", text_recipe(
+                        model, **base, **optimizer, **PARAMS_ON_NVME, **{
+                            "zero_optimization.stage": 3, "zero_optimization.prefetch_bucket_size": 20000,
+                            "activation_checkpointing.policy": "none" if optimizer else "block"})))
+                variants.append(("parameters on the host", text_recipe(
+                    model, **base, **OPTIMIZER_ON_NVME, **PARAMS_ON_HOST, **{"zero_optimization.stage": 3})))
+                same_bits(f"nvme {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
 
 
 def other_models_bit_for_bit():
@@ -297,12 +329,17 @@ def memory_as_predicted():
         for m in run.memory:
             assert m["touched_least_bytes"] <= m["touched_bytes"] <= m["touched_most_bytes"], f"{m}"
             assert 0 < m["touched_most_bytes"] <= m["predicted_bytes"], f"{m}"
+            assert ("nvme_predicted_bytes" in m) == ("nvme" in str(more)), f"{m}"
+            assert m.get("nvme_touched_bytes") == m.get("nvme_predicted_bytes"), f"{m}"
         assert ", as planned. outside" in run.text, run.text
     for model in () if quick else ("gpt2", "qwen3"):
         for stage in range(4):
             test(f"memory predicted and measured, {model} stage {stage}", lambda: check(model, stage))
             for more in (OPTIMIZER_ON_HOST, {**OPTIMIZER_ON_HOST, **PARAMS_ON_HOST})[:2 if stage == 3 else 1 if stage else 0]:
                 test(f"memory predicted and measured, {model} stage {stage}, {len(more)} on the host",
+                     lambda m=more: check(model, stage, m))
+            for more in (OPTIMIZER_ON_NVME, {**OPTIMIZER_ON_NVME, **PARAMS_ON_NVME})[:2 if stage == 3 else 1 if stage else 0]:
+                test(f"memory predicted and measured, {model} stage {stage}, {len(more) // 2} on a drive",
                      lambda m=more: check(model, stage, m))
 
 
@@ -812,6 +849,7 @@ if __name__ == "__main__":
     packed_documents()
     stages_bit_for_bit()
     offload_bit_for_bit()
+    nvme_bit_for_bit()
     other_models_bit_for_bit()
     across_ranks()
     dropout()

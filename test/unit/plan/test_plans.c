@@ -77,15 +77,16 @@ static void each_plan(void (*check)(const struct plan_case *, struct zt_plan *))
         c.cfg.accum = two ? 2 : 1;
         c.cfg.shared_arena = shared;
         c.cfg.recompute = recompute ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
-        c.cfg.offload_optimizer = offload ? ZT_OFFLOAD_CPU : ZT_OFFLOAD_NONE;
+        const enum zt_offload to = recompute ? ZT_OFFLOAD_NVME : ZT_OFFLOAD_CPU;
+        const enum zt_offload params_to = shared ? ZT_OFFLOAD_NVME : ZT_OFFLOAD_CPU;
+        c.cfg.offload_optimizer = offload ? to : ZT_OFFLOAD_NONE;
         const bool params = stage == 3 && recompute == two;
-        c.cfg.offload_param = params ? ZT_OFFLOAD_CPU : ZT_OFFLOAD_NONE;
+        c.cfg.offload_param = params ? params_to : ZT_OFFLOAD_NONE;
         c.cfg.profile = zt_profile_find(slow ? "slow" : "fast");
         size_t n = strlen(c.name);
         snprintf(c.name + n, sizeof c.name - n, ", accum %d%s%s%s%s, %s", c.cfg.accum,
                  recompute ? ", recompute" : "", offload ? ", offload" : "",
-                 params ? ", parameters on the host" : "", shared ? ", shared" : "",
-                 c.cfg.profile->name);
+                 params ? ", parameters too" : "", shared ? ", shared" : "", c.cfg.profile->name);
         struct zt_plan *p = build(&c, 1);
         if (p)
             check(&c, p);
@@ -316,15 +317,17 @@ static void check_stage_table(const struct plan_case *c, struct zt_plan *p)
     else
         check_gathers(c, p);
 
-    const bool offload = c->cfg.offload_optimizer == ZT_OFFLOAD_CPU;
-    const enum zt_arena_id state = offload ? ZT_AR_HOST : ZT_AR_DEVICE;
+    static const enum zt_arena_id homes[] = {[ZT_OFFLOAD_NONE] = ZT_AR_DEVICE,
+                                             [ZT_OFFLOAD_CPU] = ZT_AR_HOST,
+                                             [ZT_OFFLOAD_NVME] = ZT_AR_DISK};
+    const enum zt_arena_id state = homes[c->cfg.offload_optimizer];
     const double states = t.padded * 4 / (stage == 0 ? 1 : n);
     const double on_device =
         persistent(p, ZT_CAT_PARAM, ZT_AR_DEVICE) + persistent(p, ZT_CAT_PARAM, ZT_AR_SHARED);
-    const bool params_on_host = c->cfg.offload_param == ZT_OFFLOAD_CPU;
-    CHECK_NEAR(params_on_host ? persistent(p, ZT_CAT_PARAM, ZT_AR_HOST) : on_device,
+    const enum zt_arena_id params = homes[c->cfg.offload_param];
+    CHECK_NEAR(params != ZT_AR_DEVICE ? persistent(p, ZT_CAT_PARAM, params) : on_device,
                t.padded * 2 / (stage < 3 ? 1 : n), 0);
-    CHECK(!params_on_host || on_device == 0);
+    CHECK(params == ZT_AR_DEVICE || on_device == 0);
     CHECK_NEAR(persistent(p, ZT_CAT_MASTER, state), states, 0);
     CHECK_NEAR(persistent(p, ZT_CAT_OPT_M, state), states, 0);
     CHECK_NEAR(persistent(p, ZT_CAT_OPT_V, state), states, 0);

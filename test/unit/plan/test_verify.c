@@ -181,6 +181,15 @@ TEST(rejects_what_lies_outside)
     t.bufs[x].program = ZT_PROG_EVAL;
     check_rejected(&t, "'x' belongs to another program");
     tiny_release(&t);
+    make_pair(&t, &x, &y);
+    t.bufs[x].arena = ZT_AR_DISK;
+    t.bufs[x].bytes = t.plan.ledger.peak[ZT_AR_DISK] = ZT_DISK_BUF_ALIGN;
+    t.bufs[x].offset = 0;
+    check_rejected(&t, "'x' lies on the disk, which only READ and WRITE reach");
+    t.prog->ops[0].kind = t.prog->ops[1].kind = ZT_OP_WRITE;
+    t.bufs[x].bytes -= ZT_BUF_ALIGN;
+    check_rejected(&t, "not aligned");
+    tiny_release(&t);
 }
 
 TEST(rejects_undeclared_collective_operands)

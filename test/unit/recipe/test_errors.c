@@ -98,8 +98,16 @@ static const struct {
      "key by two names",
      ZT_EINPUT},
     {TINY BATCH "zero_optimization: {stage: 2, offload_param: {device: nvme}}\n",
-     "r.yaml:4:55: zero_optimization.offload_param.device: nvme is understood, but not carried out "
-     "yet; use none or cpu\nr.yaml:4:55: zero_optimization.offload_param: needs stage 3, not 2",
+     "r.yaml:4:55: zero_optimization.offload_param: needs stage 3, not 2\n"
+     "r.yaml:4:55: zero_optimization.offload_param: device: nvme needs nvme_path, a folder on the "
+     "drive "
+     "to use",
+     ZT_EINPUT},
+    {TINY BATCH "zero_optimization: {stage: 3, offload_param: {device: nvme, nvme_path: /a},\n"
+                "  offload_optimizer: {device: nvme, nvme_path: /b}}\naio: {block_size: 5000}\n",
+     "r.yaml:4:72: zero_optimization.offload_param.nvme_path: must be that of offload_optimizer, "
+     "/b: one "
+     "file holds both\nr.yaml:6:19: aio.block_size: must be a multiple of 4096, not 5000",
      ZT_EINPUT},
     {TINY BATCH "fp16: {enabled: true, initial_scale_power: 3, min_loss_scale: 10}\n",
      "r.yaml:4:63: fp16.min_loss_scale: 10 is above the first scale, 2^3", ZT_EINPUT},
