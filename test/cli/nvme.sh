@@ -3,12 +3,12 @@
 . "$REPO/test/cli/common.bash"
 tiny
 nvme() { train tiny.yaml --set zero_optimization.stage=2 --set zero_optimization.offload_optimizer.device=nvme "$@"; }
-path() { echo --set "zero_optimization.offload_optimizer.nvme_path=$1"; }
+path() { echo "--set=zero_optimization.offload_optimizer.nvme_path=$1"; }
 try nvme
-try nvme $(path nowhere)
-try nvme $(path text.txt)
+try nvme "$(path nowhere)"
+try nvme "$(path text.txt)"
 mkdir drive
-try nvme --log_dir=run $(path drive) --set aio.backend=threads --set aio.block_size=8192 |
+try nvme --log_dir=run "$(path drive)" --set aio.backend=threads --set aio.block_size=8192 |
     steps | sed 's/each way, .*/each way ...'/ | LC_ALL=C sort
 ls -A drive
 python3 - <<'END'
