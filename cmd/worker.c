@@ -158,6 +158,9 @@ static int train(struct zt_worker *w, struct zt_err *err)
         struct zt_train_env env = {.rank = w->rank,
                                    .world = w->world,
                                    .n_threads = w->threads,
+                                   .host_ranks = w->n_arenas,
+                                   .device_ranks =
+                                       w->device.gpu ? w->device.ranks_per_gpu : w->n_arenas,
                                    .device = m.log,
                                    .dev = m.dev,
                                    .coll = m.coll,
@@ -186,7 +189,7 @@ int cmd_worker(int argc, char **argv)
         rc = train(&w, &err);
         zt_worker_release(&w);
     }
-    if (rc)
+    if (rc && err.msg[0]) /* else another rank says it */
         fprintf(stderr, "%s: %s\n", zt_code_name(rc), err.msg);
     return zt_exit_code(rc);
 }

@@ -110,17 +110,6 @@ static struct zt_step_block initial_step_block(const struct zt_recipe *r)
     return sb;
 }
 
-/* Also where no front end has looked. */
-static int check_fit(const struct run *run, struct zt_err *err)
-{
-    const size_t need = zt_plan_device_bytes(run->plan), limit = (size_t)run->r->device_memory;
-    if (limit == 0 || need <= limit)
-        return 0;
-    return zt_err_set(err, ZT_ENOMEM,
-                      "rank %d needs %zu bytes of its device, but may take only %zu",
-                      run->env->rank, need, limit);
-}
-
 static int set_up_plan(struct run *run, struct zt_err *err)
 {
     const struct zt_train_env *env = run->env;
@@ -131,7 +120,7 @@ static int set_up_plan(struct run *run, struct zt_err *err)
                                   env->dev->ops->kind, -1, &cfg, err);
     if (!rc)
         rc = zt_plan_build(run->model, &cfg, env->rank, &run->plan, err);
-    return rc ? rc : check_fit(run, err);
+    return rc ? rc : zt_run_check_fit(run->r, env, run->plan, err);
 }
 
 static int set_up_data(struct run *run, struct zt_err *err)

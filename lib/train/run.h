@@ -61,6 +61,17 @@ int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, in
  */
 int zt_run_digest(struct zt_engine *e, uint64_t *digest, struct zt_err *err) ZT_MUST_CHECK;
 
+/* ---- fit.c: does the plan fit ---- */
+
+/*
+ * Compare the plan with what the recipe allows, and with what is free now on the device and the host of
+ * every rank: the least of all, so that they agree. Collective, before any arena is allocated. When it
+ * does not fit, rank 0 returns ZT_ENOMEM with all that makes it fit, the others ZT_EPEER without a
+ * message.
+ */
+int zt_run_check_fit(const struct zt_recipe *r, const struct zt_train_env *env,
+                     const struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
+
 /* ---- memory.c: what a run has used ---- */
 
 /* An arena in bytes, all but the first in blocks of ZT_BUF_ALIGN. */

@@ -2,6 +2,7 @@
  * train.h: the engine. It executes the plan's programs and decides nothing that the plan has
  * decided.
  *
+ *   fit.c      does the plan fit into what the device has free
  *   setup.c    recipe -> model description, plan configuration, checks before a start
  *   run.c      one worker's life: set-up, the loop over steps, evaluation, samples, the end
  *   engine.c   arenas, streams, and the one loop that submits a program's ops
@@ -53,7 +54,8 @@ int zt_train_epoch_steps(const struct zt_recipe *r, int64_t *steps,
 /* One worker's surroundings. */
 struct zt_train_env {
     int rank, world, n_threads;
-    const char *device; /* one line for a person: what this worker computes with */
+    int host_ranks, device_ranks; /* that share this one's host, and its device (a CPU: its host) */
+    const char *device;           /* one line for a person: what this worker computes with */
     struct zt_dev *dev;
     struct zt_coll *coll;
     void *ctx;
