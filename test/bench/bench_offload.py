@@ -31,7 +31,11 @@ def children(pid):
     """The process and all that it started."""
     found = [pid]
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
+        try:
+            started = (task / "children").read_text().split()
+        except OSError:  # the thread has ended
+            continue
+        for child in started:
             found += children(int(child))
     return found
 

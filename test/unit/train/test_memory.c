@@ -8,6 +8,12 @@
  * values a training writes. Measured so without a number of the plan's, then compared with the plan.
  */
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { EVERY = 5 }; /* of the cells: they take ten times as long */
+#else
+enum { EVERY = 1 };
+#endif
+
 enum { N_FILLS = 2 };
 static const int fills[N_FILLS] = {0xff, 0x55}; /* NaN in every floating type; a large number */
 
@@ -157,7 +163,8 @@ static void check_all(const struct zt_model_config *mc, int n_ranks)
                 j.cfg.eval_micro_batch = n % 3 ? 4 : 0;
                 j.cfg.generate = n % 4 == 1;
                 j.cfg.overlap_comm = n % 5 > 0;
-                check_cell(&j);
+                if (n % EVERY == 0)
+                    check_cell(&j);
                 RETURN_IF_FAILED();
             }
         }
