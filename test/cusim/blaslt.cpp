@@ -493,6 +493,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/*
+ * As an algorithm that splits k would write to its workspace. NaN in every type, and not bytes of 0xff: those
+ * are what memory holds that nobody has written.
+ */
+static void spoil(unsigned char *workspace, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        workspace[i] = i & 1 ? 0x7f : 0xff;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_desc, const void *b,
                               cublasLtMatrixLayout_t b_desc, const void *beta, const void *c,
@@ -529,8 +539,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op, const
     const float host_alpha = on_device ? 0 : *(const float *)alpha;
     const float host_beta = on_device ? 0 : *(const float *)beta;
     cudaError_t e = enqueue(stream, call, [=] {
-        if (needs > 0)
-            memset(workspace, 0xff, needs); /* as an algorithm that splits k would write to it */
+        spoil((unsigned char *)workspace, needs);
         if (on_device) {
             tsan_reads(alpha, sizeof(float));
             tsan_reads(beta, sizeof(float));

@@ -132,13 +132,20 @@ def schedules_of_streams():
 
 
 def memory():
-    """Touched is what the plan says, in blocks of 512 bytes; of the scratch, cuBLASLt takes what it likes."""
-    def check():
-        for m in on_gpu(1, text_recipe()).memory:
+    """Touched is what the plan says, in blocks of 512 bytes; of the scratch, cuBLASLt takes what it likes. What
+    collectives stage in is no more than they said."""
+    def check(ranks, more):
+        got = on_gpu(ranks, text_recipe(**more))
+        staged = float(run.re.search(r"host-staged \(.*?\), ([\d.]+) MiB", got.text)[1])
+        for m in got.memory:
             assert m["touched_least_bytes"] <= m["touched_bytes"] <= m["touched_most_bytes"], f"{m}"
             assert 0 < m["touched_most_bytes"] <= m["predicted_bytes"], f"{m}"
             assert 0 < m["device_outside_bytes"] < 64 << 20 or not SIMULATED, f"{m}"
-    test("cuda memory predicted and measured", check)
+            assert 0 < m["staging_bytes"] < m["outside_bytes"], f"{m}"
+        assert sum(m["staging_bytes"] for m in got.memory) <= ranks * (staged + 0.1) * (1 << 20), f"{got.memory}"
+    for ranks, name, more in ((1, "", {}), (2, ", offload", {**run.OPTIMIZER_ON_HOST, **run.PARAMS_ON_HOST, **TYPES["bf16"],
+                                                             "zero_optimization.stage": 3})):
+        test(f"cuda memory predicted and measured, ranks={ranks}{name}", lambda r=ranks, m=more: check(r, m))
 
 
 def refused(env, code, pattern):
