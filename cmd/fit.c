@@ -83,6 +83,7 @@ int cmd_fit_limits(const struct zt_recipe *r, const struct cmd_devices *dev, boo
     const size_t n = (size_t)dev->n_workers, per_gpu = (size_t)ZT_MAX(dev->per_gpu, 1);
     size_t bytes;
     *out = ZT_FIT_NO_LIMITS;
+    out->nvme_path = r->zero.nvme.given;
     if (r->device_memory > 0)
         out->device = (struct zt_fit_limit){(size_t)r->device_memory, "--device_memory"};
     if (r->host_memory > 0)
@@ -117,7 +118,10 @@ int cmd_fit_check(const char *name, const struct zt_plan *p, const struct zt_fit
     struct zt_str text = {0};
     if (zt_fit_fits(p, limits))
         return 0;
-    int rc = zt_fit_search(p->model, &p->cfg, limits, ZT_FIT_CHANGES, &changes, &err);
+    struct zt_fit_limits all = *limits;
+    if (!all.nvme_path)
+        all.nvme_path = ZT_FIT_ANY_FOLDER;
+    int rc = zt_fit_search(p->model, &p->cfg, &all, ZT_FIT_CHANGES, &changes, &err);
     ZT_ASSERT_CMP(rc, ==, 0); /* it was planned */
     zt_fit_print_refusal(p, &changes, limits, &text);
     cmd_error("%s: it does not fit: %s", name, zt_str_get(&text));

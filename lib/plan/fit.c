@@ -25,9 +25,12 @@ const struct zt_fit_option zt_fit_options[] = {
      "zero_optimization.offload_optimizer.device=none"},
     {ZT_FIT_OFFLOAD_OPTIMIZER, ZT_OFFLOAD_CPU, "cpu",
      "zero_optimization.offload_optimizer.device=cpu"},
+    {ZT_FIT_OFFLOAD_OPTIMIZER, ZT_OFFLOAD_NVME, "nvme",
+     "zero_optimization.offload_optimizer.device=nvme"},
     {ZT_FIT_OFFLOAD_PARAM, ZT_OFFLOAD_NONE, "device",
      "zero_optimization.offload_param.device=none"},
     {ZT_FIT_OFFLOAD_PARAM, ZT_OFFLOAD_CPU, "cpu", "zero_optimization.offload_param.device=cpu"},
+    {ZT_FIT_OFFLOAD_PARAM, ZT_OFFLOAD_NVME, "nvme", "zero_optimization.offload_param.device=nvme"},
 };
 const int zt_n_fit_options = ZT_ARRAY_LEN(zt_fit_options);
 
@@ -98,13 +101,21 @@ struct search {
     struct zt_err *err;
 };
 
-static struct ladder ladder_of(const struct zt_plan_config *cfg, enum zt_fit_dim dim)
+static bool is_nvme(const struct zt_fit_option *o)
+{
+    return (o->dim == ZT_FIT_OFFLOAD_OPTIMIZER || o->dim == ZT_FIT_OFFLOAD_PARAM) &&
+           o->value == ZT_OFFLOAD_NVME;
+}
+
+static struct ladder ladder_of(const struct zt_plan_config *cfg, enum zt_fit_dim dim, bool nvme)
 {
     struct ladder l = {.n = 1};
     const struct zt_fit_option *end = zt_fit_options + zt_n_fit_options;
     for (const struct zt_fit_option *o = zt_fit_option_of(cfg, dim); o && ++o < end;) {
         if (o->dim != dim)
             break;
+        if (is_nvme(o) && !nvme)
+            continue;
         ZT_ASSERT_CMP(l.n, <, MAX_RUNGS);
         l.option[l.n++] = o;
     }
@@ -126,7 +137,7 @@ static struct ladder micro_ladder(const struct zt_model *m, const struct zt_plan
 
 static struct zt_fit_choice choice_at(const struct search *s, const int rung[ZT_N_FIT_DIMS])
 {
-    struct zt_fit_choice c = {.cfg = *s->cfg};
+    struct zt_fit_choice c = {.cfg = *s->cfg, .nvme_path = s->limits->nvme_path};
     memcpy(c.rung, rung, sizeof c.rung);
     for (int d = 0; d < ZT_N_FIT_DIMS; d++)
         if (d != ZT_FIT_MICRO_BATCH && rung[d] > 0)
@@ -305,8 +316,9 @@ int zt_fit_search(const struct zt_model *model, const struct zt_plan_config *cfg
         .model = model, .cfg = cfg, .limits = limits, .what = what, .out = out, .err = err};
     *out = (struct zt_fit){.least.cfg.stage = -1};
     for (int d = 0; d < ZT_N_FIT_DIMS; d++)
-        s.ladders[d] =
-            d == ZT_FIT_MICRO_BATCH ? micro_ladder(model, cfg) : ladder_of(cfg, (enum zt_fit_dim)d);
+        s.ladders[d] = d == ZT_FIT_MICRO_BATCH
+                           ? micro_ladder(model, cfg)
+                           : ladder_of(cfg, (enum zt_fit_dim)d, limits->nvme_path);
     *err = (struct zt_err){0};
     if (visit_all(&s) == 0)
         return err->code;
@@ -357,21 +369,37 @@ const struct zt_fit_choice *zt_fit_cheapest(const struct zt_fit *f)
 
 /* ---- how to ask for it ---- */
 
+static int add_micro_batch(const struct zt_fit_choice *c, struct zt_arena *arena, const char **out)
+{
+    out[0] = zt_arena_printf(arena, "train_micro_batch_size_per_gpu=%lld",
+                             (long long)c->cfg.micro_batch);
+    out[1] = zt_arena_printf(arena, "gradient_accumulation_steps=%d", c->cfg.accum);
+    return 2;
+}
+
+static int add_option(const struct zt_fit_choice *c, const struct zt_fit_option *o,
+                      struct zt_arena *arena, const char **out)
+{
+    out[0] = o->set;
+    if (!is_nvme(o))
+        return 1;
+    out[1] = zt_arena_printf(arena, "zero_optimization.%s.nvme_path=%s",
+                             o->dim == ZT_FIT_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer",
+                             c->nvme_path);
+    return 2;
+}
+
 void zt_fit_sets(const struct zt_fit_choice *c, bool all, struct zt_arena *arena, int *n,
                  const char *const **sets)
 {
-    const char **out = zt_arena_alloc(arena, ZT_N_FIT_DIMS + 1, sizeof *out);
+    const char **out = zt_arena_alloc(arena, (size_t)2 * ZT_N_FIT_DIMS, sizeof *out);
     *n = 0;
     *sets = out;
     for (int d = 0; d < ZT_N_FIT_DIMS; d++) {
         if (c->rung[d] == 0 && !(all && d == ZT_FIT_STAGE))
             continue;
-        if (d != ZT_FIT_MICRO_BATCH) {
-            out[(*n)++] = zt_fit_option_of(&c->cfg, (enum zt_fit_dim)d)->set;
-            continue;
-        }
-        out[(*n)++] = zt_arena_printf(arena, "train_micro_batch_size_per_gpu=%lld",
-                                      (long long)c->cfg.micro_batch);
-        out[(*n)++] = zt_arena_printf(arena, "gradient_accumulation_steps=%d", c->cfg.accum);
+        *n += d == ZT_FIT_MICRO_BATCH
+                  ? add_micro_batch(c, arena, out + *n)
+                  : add_option(c, zt_fit_option_of(&c->cfg, (enum zt_fit_dim)d), arena, out + *n);
     }
 }

@@ -38,10 +38,13 @@ struct zt_fit_limits {
     struct zt_fit_limit device; /* its arena and the one that peers read */
     struct zt_fit_limit host;
     struct zt_fit_limit both; /* together: a CPU's are the same memory */
+    const char *nvme_path;    /* the folder for offload to NVMe; NULL: nothing may go there */
 };
 
 #define ZT_FIT_NO_LIMITS                                                                           \
-    ((struct zt_fit_limits){{SIZE_MAX, NULL}, {SIZE_MAX, NULL}, {SIZE_MAX, NULL}})
+    ((struct zt_fit_limits){{SIZE_MAX, NULL}, {SIZE_MAX, NULL}, {SIZE_MAX, NULL}, NULL})
+
+#define ZT_FIT_ANY_FOLDER "FOLDER" /* an nvme_path that a person has to fill in */
 
 struct zt_fit_choice {
     struct zt_plan_config cfg;
@@ -50,6 +53,7 @@ struct zt_fit_choice {
     bool fits;
     size_t device, host; /* bytes */
     double step_s;       /* planned; 0 unless exact */
+    const char *nvme_path;
 };
 
 struct zt_fit {

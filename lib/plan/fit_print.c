@@ -185,4 +185,6 @@ void zt_fit_print_refusal(const struct zt_plan *p, const struct zt_fit *changes,
                       c->host, c->step_s * 1e3);
         print_sets(c, out);
     }
+    if (strstr(zt_str_get(out), "nvme_path=" ZT_FIT_ANY_FOLDER))
+        zt_str_puts(out, "\n(" ZT_FIT_ANY_FOLDER ": any on the drive to use)");
 }

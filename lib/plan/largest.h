@@ -4,7 +4,8 @@
  * Largest. Models of a family grow by one rule. GPT-2 has heads of 64 and a width of 64 times its
  * depth, as its smallest (12 x 768); Llama heads of 128, a width of 128 times its depth, as 7B (32 x
  * 4096), and 8/3 of that inside the feed-forward layer, rounded up to 256. Of these the largest is
- * found by bisection, then as many more layers at its width as fit. Every size is that of a plan, to the byte.
+ * found by bisection, then as many more layers at its width as fit. Every size is that of a plan, to the
+ * byte. A disk is large enough for anything.
  */
 #ifndef ZT_PLAN_LARGEST_H
 #define ZT_PLAN_LARGEST_H

@@ -100,7 +100,8 @@ struct zt_recipe_fp16 {
 enum zt_recipe_aio { ZT_RECIPE_AIO_AUTO, ZT_RECIPE_AIO_URING, ZT_RECIPE_AIO_THREADS };
 
 struct zt_recipe_nvme {
-    const char *path; /* the folder; NULL where nothing goes there */
+    const char *path;  /* the folder; NULL where nothing goes there */
+    const char *given; /* the folder that the recipe names, even where nothing goes there yet */
     int64_t buffer_count;
     int backend;        /* enum zt_recipe_aio */
     int64_t block_size; /* bytes, a multiple of 4096 */

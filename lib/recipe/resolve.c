@@ -207,6 +207,7 @@ static void resolve_nvme(struct zt_load *ld)
     const char *of_optimizer = optimizer ? s->nvme_path_optimizer : NULL;
     const char *of_param = param ? s->nvme_path_param : NULL;
     nvme->path = of_optimizer ? of_optimizer : of_param;
+    nvme->given = s->nvme_path_optimizer ? s->nvme_path_optimizer : s->nvme_path_param;
     if (!nvme->path && (optimizer || param) && !ld->opts->for_plan) {
         const char *section = optimizer ? "offload_optimizer" : "offload_param";
         const char *key = optimizer ? "zero_optimization.offload_optimizer.device"

@@ -1,5 +1,7 @@
 #include "plan/fit.h"
 
+#include <math.h>
+
 #include "train/run.h"
 
 /*
@@ -17,7 +19,8 @@ struct free_mib {
 
 static float whole_mib(size_t bytes, int n_ranks)
 {
-    return (float)(int64_t)((double)(bytes - bytes / 64) / MIB / ZT_MAX(n_ranks, 1));
+    const size_t kept = bytes - bytes / 64;
+    return floorf((float)((double)kept / MIB / ZT_MAX(n_ranks, 1)));
 }
 
 static int measure(const struct zt_train_env *env, struct free_mib *out, struct zt_err *err)
@@ -88,6 +91,7 @@ static int find_limits(const struct zt_recipe *r, const struct zt_train_env *env
     const bool gpu = env->dev->ops->kind != ZT_DEV_CPU;
     struct free_mib m;
     *out = ZT_FIT_NO_LIMITS;
+    out->nvme_path = r->zero.nvme.given ? r->zero.nvme.given : ZT_FIT_ANY_FOLDER;
     int rc = least_free(env, &m, err);
     if (rc)
         return rc;

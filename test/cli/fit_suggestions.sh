@@ -16,6 +16,7 @@ check() {
     while read -r line; do
         bytes=${line%% bytes of the device*}
         sets=${line#*ms: }
+        sets=${sets//=FOLDER/=.}
         [ "$bytes" -le "$limit" ] || echo "suggested what does not fit: $line"
         # shellcheck disable=SC2086
         zerotrain --device=cpu --num_gpus="$n" tiny.yaml "$@" $sets --device_memory="$bytes" \
@@ -40,4 +41,7 @@ more="--set train.steps=2 --set train_micro_batch_size_per_gpu=4 --set train.eva
     check 3 $more $fp16 --set zero_optimization.stage=2
     check 2 $more $fp16 --set zero_optimization.stage=3
     check 3 $more $bf16 --set zero_optimization.stage=0 --set gradient_accumulation_steps=2
+    check 2 $more --host_memory=2.4MB --set model.n_layer=16 --set zero_optimization.stage=3 \
+        --set activation_checkpointing.policy=block --set train_micro_batch_size_per_gpu=2
 }
+grep -o 'offload_[a-z]*.device=nvme' refusal | sort -u
