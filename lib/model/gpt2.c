@@ -115,10 +115,11 @@ int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, 
 /* ---- blocks ---- */
 
 /*
- * What forward keeps for backward, in the training type but for the statistics: 4 + 1 + 1 (qkv,
+ * What forward keeps for backward, in the training type but for the statistics: 3 + 1 + 1 (qkv,
  * attention, x_mid) and 2 n_inner / n_embd times the residual stream. The norms' outputs are
  * computed again: one cheap pass each for an eighth of the memory. GELU's output is kept, since no
- * kernel makes it again without its matmul.
+ * kernel makes it again without its matmul. Selective recomputation keeps attention, with its lse, and
+ * x_mid; the rest is act's inner part, the norms' statistics too, which come with their outputs.
  *
  * Outside training qkv and the GELU's output share bytes of tmp, and x_out serves for the norms'
  * outputs and the attention's until it is written itself. No sum is done in place that training does
@@ -133,7 +134,7 @@ struct block_tensors {
     struct zt_ref y;        /* (rows, C): output of either norm; forward only */
     float *mean1, *rstd1, *mean2, *rstd2; /* (rows) */
     float *lse;                           /* (batch, n_head, T) */
-    size_t act_bytes, scratch_bytes;
+    size_t kept_bytes, inner_bytes, scratch_bytes;
 };
 
 static float *floats_at(const void *base, size_t offset)
@@ -146,19 +147,23 @@ static void lay_out_block(const struct zt_model *m, const struct zt_seg_call *ca
 {
     const struct zt_shape *s = call->shape;
     const int64_t rows = s->batch * s->seq_len, c = m->cfg.n_embd, inner = m->cfg.n_inner;
-    struct zt_layout act = {0}, tmp = {0};
-    struct zt_layout *l = s->train ? &act : &tmp;
+    struct zt_layout kept = {0}, in = {0}, tmp = {0};
+    struct zt_layout *l = s->train ? &kept : &tmp;
     const void *base = s->train ? call->act : call->tmp;
 
+    t->lse = floats_at(base, zt_layout_add(l, rows * m->cfg.n_head, ZT_F32));
+    if (s->train) {
+        t->att = zt_ref_at(base, zt_layout_add(l, rows * c, s->dtype), s->dtype);
+        t->x_mid = zt_ref_at(base, zt_layout_add(l, rows * c, s->dtype), s->dtype);
+        base = zt_act_inner(call, kept.bytes);
+        l = &in;
+    }
     t->mean1 = floats_at(base, zt_layout_add(l, rows, ZT_F32));
     t->rstd1 = floats_at(base, zt_layout_add(l, rows, ZT_F32));
     t->mean2 = floats_at(base, zt_layout_add(l, rows, ZT_F32));
     t->rstd2 = floats_at(base, zt_layout_add(l, rows, ZT_F32));
-    t->lse = floats_at(base, zt_layout_add(l, rows * m->cfg.n_head, ZT_F32));
     if (s->train) {
         t->qkv = zt_ref_at(base, zt_layout_add(l, rows * 3 * c, s->dtype), s->dtype);
-        t->att = zt_ref_at(base, zt_layout_add(l, rows * c, s->dtype), s->dtype);
-        t->x_mid = zt_ref_at(base, zt_layout_add(l, rows * c, s->dtype), s->dtype);
         t->pre_gelu =
             zt_ref_at(base, zt_layout_add(l, rows * ZT_MAX(inner, 3 * c), s->dtype), s->dtype);
         t->gelu = zt_ref_at(base, zt_layout_add(l, rows * inner, s->dtype), s->dtype);
@@ -170,7 +175,8 @@ static void lay_out_block(const struct zt_model *m, const struct zt_seg_call *ca
         t->x_mid = zt_ref_at(base, zt_layout_add(l, rows * c, s->dtype), s->dtype);
         t->att = t->y = zt_ref_at(call->x_out, 0, s->dtype);
     }
-    t->act_bytes = act.bytes;
+    t->kept_bytes = kept.bytes;
+    t->inner_bytes = in.bytes;
     t->scratch_bytes = tmp.bytes;
 }
 
@@ -228,6 +234,28 @@ static struct zt_ref branch_gradient(struct zt_run *r, enum zt_drop_site site, s
     return kept;
 }
 
+static void make_qkv(struct zt_run *r, const struct block_tensors *t, int64_t rows,
+                     struct zt_ref x_in)
+{
+    const int64_t width = r->m->cfg.n_embd;
+    const struct zt_norm ln_1 = {LN_1_WEIGHT, LN_1_BIAS, width, x_in, t->mean1, t->rstd1};
+    zt_norm_forward(r, &ln_1, rows, t->y);
+    const struct zt_linear c_attn = conv1d(ATTN_WEIGHT, width, 3 * width);
+    zt_run_matmul(r, zt_linear_fwd(r, &c_attn, rows, t->y, t->qkv));
+}
+
+static void make_gelu(struct zt_run *r, const struct block_tensors *t, int64_t rows)
+{
+    const int64_t width = r->m->cfg.n_embd, inner = r->m->cfg.n_inner;
+    const struct zt_norm ln_2 = {LN_2_WEIGHT, LN_2_BIAS, width, t->x_mid, t->mean2, t->rstd2};
+    zt_norm_forward(r, &ln_2, rows, t->y);
+    const struct zt_linear c_fc = conv1d(FC_WEIGHT, width, inner);
+    struct zt_matmul fc = zt_linear_fwd(r, &c_fc, rows, t->y, t->gelu);
+    fc.epilogue = ZT_EPI_GELU;
+    fc.aux = t->pre_gelu;
+    zt_run_matmul(r, fc);
+}
+
 static void block_forward(struct zt_run *r)
 {
     const struct zt_seg_call *c = r->c;
@@ -238,23 +266,15 @@ static void block_forward(struct zt_run *r)
     r->scratch = t.scratch_bytes;
     const struct zt_ref x_in = zt_ref_at(c->x_in, 0, c->shape->dtype);
 
-    const struct zt_norm ln_1 = {LN_1_WEIGHT, LN_1_BIAS, width, x_in, t.mean1, t.rstd1};
-    zt_norm_forward(r, &ln_1, rows, t.y);
-    const struct zt_linear c_attn = conv1d(ATTN_WEIGHT, width, 3 * width);
-    zt_run_matmul(r, zt_linear_fwd(r, &c_attn, rows, t.y, t.qkv));
-    zt_run_attention_fwd(r, block_attention(r, &t));
-    const struct zt_linear c_proj = conv1d(PROJ_WEIGHT, width, width);
-    add_branch(r, zt_linear_fwd(r, &c_proj, rows, t.att, t.x_mid), ZT_DROP_PROJECTION, x_in);
-
-    const struct zt_norm ln_2 = {LN_2_WEIGHT, LN_2_BIAS, width, t.x_mid, t.mean2, t.rstd2};
-    zt_norm_forward(r, &ln_2, rows, t.y);
-    const struct zt_linear c_fc = conv1d(FC_WEIGHT, width, inner);
-    struct zt_matmul fc = zt_linear_fwd(r, &c_fc, rows, t.y, t.gelu);
-    fc.epilogue = ZT_EPI_GELU;
-    fc.aux = t.pre_gelu;
-    zt_run_matmul(r, fc);
-    if (!c->x_out && !r->dry)
-        return; /* recomputation: x_out exists */
+    make_qkv(r, &t, rows, x_in);
+    if (c->part != ZT_FWD_INNER) {
+        zt_run_attention_fwd(r, block_attention(r, &t));
+        const struct zt_linear c_proj = conv1d(PROJ_WEIGHT, width, width);
+        add_branch(r, zt_linear_fwd(r, &c_proj, rows, t.att, t.x_mid), ZT_DROP_PROJECTION, x_in);
+    }
+    make_gelu(r, &t, rows);
+    if (c->part != ZT_FWD_ALL)
+        return; /* x_out exists, or is not needed */
     const struct zt_linear mlp_proj = conv1d(MLP_PROJ_WEIGHT, inner, width);
     const struct zt_ref x_out = zt_ref_at(c->x_out, 0, c->shape->dtype);
     add_branch(r, zt_linear_fwd(r, &mlp_proj, rows, t.gelu, x_out), ZT_DROP_MLP, t.x_mid);
@@ -327,11 +347,13 @@ static void block_backward(struct zt_run *r)
     attention_backward(r, &t, rows, zt_ref_at(c->x_in, 0, dtype), dx);
 }
 
-static size_t block_act_bytes(const struct zt_model *m, const struct zt_shape *shape)
+static void block_act_bytes(const struct zt_model *m, const struct zt_shape *shape, size_t *kept,
+                            size_t *inner)
 {
     struct block_tensors t;
     lay_out_block(m, &(struct zt_seg_call){.shape = shape}, &t);
-    return t.act_bytes;
+    *kept = t.kept_bytes;
+    *inner = t.inner_bytes;
 }
 
 static const struct zt_block_fns gpt2_block = {block_forward, block_backward, block_act_bytes};

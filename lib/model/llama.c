@@ -198,7 +198,9 @@ int zt_llama_describe(const struct zt_model_config *cfg, struct zt_arena *arena,
  * What forward keeps for backward, in the training type but for the statistics: q, k, v, attention,
  * x_mid, gate and up. The norms' outputs and silu(gate) * up are computed again, one cheap pass
  * each. q and k are kept as attention reads them, turned; with qk_norm as their products leave
- * them, since the norm's backward needs that, and are normed and turned again.
+ * them, since the norm's backward needs that, and are normed and turned again. Selective recomputation
+ * keeps attention, with its lse, and x_mid; the rest is act's inner part, the statistics of the norms
+ * too, which come with their outputs.
  *
  * `wide` is scratch for one thing after the other. Outside training everything is scratch.
  */
@@ -213,7 +215,7 @@ struct block {
     struct zt_ref dy; /* backward: (rows, C) fp32, gradient of a norm's output; in wide */
     float *rstd1, *rstd2, *rstd_q, *rstd_k;
     float *lse; /* (batch, n_head, T) */
-    size_t act_bytes, fwd_scratch, bwd_scratch;
+    size_t kept_bytes, inner_bytes, fwd_scratch, bwd_scratch;
 };
 
 static float *floats(const void *base, struct zt_layout *l, int64_t n)
@@ -232,14 +234,20 @@ static void lay_out_block(const struct zt_model *m, const struct zt_seg_call *ca
     const struct zt_shape *s = call->shape;
     const int64_t rows = s->batch * s->seq_len, q = q_width(cfg), kv = kv_width(cfg);
     const int64_t c = cfg->n_embd, inner = cfg->n_inner, turned = cfg->qk_norm ? q + kv : 0;
-    struct zt_layout act = {0}, tmp = {0};
-    struct zt_layout *l = s->train ? &act : &tmp;
+    struct zt_layout kept = {0}, in = {0}, tmp = {0};
+    struct zt_layout *l = s->train ? &kept : &tmp;
     const void *base = s->train ? call->act : call->tmp;
 
     *b = (struct block){.rows = rows, .width = c, .inner = inner, .q_width = q, .kv_width = kv};
+    b->lse = floats(base, l, rows * cfg->n_head);
+    b->att = tensor(base, l, rows * q, s->dtype);
+    b->x_mid = tensor(base, l, rows * c, s->dtype);
+    if (s->train) {
+        base = zt_act_inner(call, kept.bytes);
+        l = &in;
+    }
     b->rstd1 = floats(base, l, rows);
     b->rstd2 = floats(base, l, rows);
-    b->lse = floats(base, l, rows * cfg->n_head);
     if (cfg->qk_norm) {
         b->rstd_q = floats(base, l, rows * cfg->n_head);
         b->rstd_k = floats(base, l, rows * cfg->n_kv_head);
@@ -247,14 +255,13 @@ static void lay_out_block(const struct zt_model *m, const struct zt_seg_call *ca
     b->q = tensor(base, l, rows * q, s->dtype);
     b->k = tensor(base, l, rows * kv, s->dtype);
     b->v = tensor(base, l, rows * kv, s->dtype);
-    b->att = tensor(base, l, rows * q, s->dtype);
-    b->x_mid = tensor(base, l, rows * c, s->dtype);
     b->gate = tensor(base, l, rows * ZT_MAX(2 * inner, q + 2 * kv), s->dtype);
     b->up = zt_ref_from(b->gate, rows * inner);
     b->dq = b->gate;
     b->dk = zt_ref_from(b->dq, rows * q);
     b->dv = zt_ref_from(b->dk, rows * kv);
-    b->act_bytes = act.bytes;
+    b->kept_bytes = kept.bytes;
+    b->inner_bytes = in.bytes;
 
     /*
      * In turn: a norm's output, q and k, silu(gate) * up; in backward the gradients of the first and
@@ -403,35 +410,52 @@ static void swiglu(struct zt_run *r, const struct block *b, struct zt_ref out)
 
 /* ---- forward ---- */
 
+/* A norm and the projections that start from its output. */
+static void branches_forward(struct zt_run *r, const struct block *b, const struct zt_norm *norm,
+                             const struct branch *branches, int n)
+{
+    const struct zt_ref y = b->wide;
+    zt_norm_forward(r, norm, b->rows, y);
+    for (int i = 0; i < n; i++)
+        zt_run_matmul(r, zt_linear_fwd(r, &branches[i].linear, b->rows, y, branches[i].out));
+}
+
+/* q and k as attention reads them: in their places, or with qk_norm in `wide`, used up by then. */
+static void attention_forward(struct zt_run *r, const struct block *b)
+{
+    const bool qk_norm = r->m->cfg.qk_norm;
+    const struct zt_norm norm = norm_1(r, b);
+    struct branch branches[3];
+    const int n = attention_branches(r, b, branches);
+    branches_forward(r, b, &norm, branches, n);
+    const bool again = r->c->part == ZT_FWD_INNER;
+    if (again && qk_norm)
+        return; /* backward makes them once more */
+    const struct zt_ref q = qk_norm ? b->wide : b->q;
+    const struct zt_ref k = qk_norm ? zt_ref_from(q, b->rows * b->q_width) : b->k;
+    norm_and_turn(r, b, q, k);
+    if (again)
+        return;
+    zt_run_attention_fwd(r, block_attention(r, b, q, k));
+    const struct zt_linear o_proj = linear(r, O_WEIGHT, O_BIAS, b->q_width, b->width);
+    struct zt_matmul to_mid = zt_linear_fwd(r, &o_proj, b->rows, b->att, b->x_mid);
+    to_mid.residual = norm.x;
+    zt_run_matmul(r, to_mid);
+}
+
 static void block_forward(struct zt_run *r)
 {
     const struct zt_seg_call *c = r->c;
-    const bool qk_norm = r->m->cfg.qk_norm;
     struct branch branches[3];
     struct block b;
     lay_out_block(r->m, c, &b);
     r->scratch = b.fwd_scratch;
-    const struct zt_ref y = b.wide;
-
-    const struct zt_norm first = norm_1(r, &b);
-    zt_norm_forward(r, &first, b.rows, y);
-    for (int i = 0, n = attention_branches(r, &b, branches); i < n; i++)
-        zt_run_matmul(r, zt_linear_fwd(r, &branches[i].linear, b.rows, y, branches[i].out));
-    const struct zt_ref q = qk_norm ? b.wide : b.q;
-    const struct zt_ref k = qk_norm ? zt_ref_from(q, b.rows * b.q_width) : b.k;
-    norm_and_turn(r, &b, q, k);
-    zt_run_attention_fwd(r, block_attention(r, &b, q, k));
-    const struct zt_linear o_proj = linear(r, O_WEIGHT, O_BIAS, b.q_width, b.width);
-    struct zt_matmul to_mid = zt_linear_fwd(r, &o_proj, b.rows, b.att, b.x_mid);
-    to_mid.residual = first.x;
-    zt_run_matmul(r, to_mid);
-
-    const struct zt_norm second = norm_2(r, &b);
-    zt_norm_forward(r, &second, b.rows, y);
-    for (int i = 0, n = mlp_branches(r, &b, branches); i < n; i++)
-        zt_run_matmul(r, zt_linear_fwd(r, &branches[i].linear, b.rows, y, branches[i].out));
-    if (!c->x_out && !r->dry)
-        return; /* recomputation: x_out exists */
+    attention_forward(r, &b);
+    const struct zt_norm norm = norm_2(r, &b);
+    const int n = mlp_branches(r, &b, branches);
+    branches_forward(r, &b, &norm, branches, n);
+    if (c->part != ZT_FWD_ALL)
+        return; /* x_out exists, or is not needed */
     swiglu(r, &b, b.wide);
     const struct zt_linear down_proj = linear(r, DOWN_WEIGHT, DOWN_BIAS, b.inner, b.width);
     struct zt_matmul to_out =
@@ -520,11 +544,13 @@ static void block_backward(struct zt_run *r)
     attention_backward(r, &b, dx);
 }
 
-static size_t block_act_bytes(const struct zt_model *m, const struct zt_shape *shape)
+static void block_act_bytes(const struct zt_model *m, const struct zt_shape *shape, size_t *kept,
+                            size_t *inner)
 {
     struct block b;
     lay_out_block(m, &(struct zt_seg_call){.shape = shape}, &b);
-    return b.act_bytes;
+    *kept = b.kept_bytes;
+    *inner = b.inner_bytes;
 }
 
 static const struct zt_block_fns llama_block = {block_forward, block_backward, block_act_bytes};

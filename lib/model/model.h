@@ -95,11 +95,38 @@ struct zt_shape {
  * needs, its backward five products of them (q k^T once more).
  */
 struct zt_segment_size {
-    size_t x_out;   /* residual stream leaving the segment (batch, seq_len, n_embd) */
-    size_t act;     /* saved by forward for backward, x_in not included */
-    size_t fwd_tmp; /* scratch of forward, kernels' workspace included */
+    size_t x_out;    /* residual stream leaving the segment (batch, seq_len, n_embd) */
+    size_t act;      /* saved by forward for backward, x_in not included */
+    size_t act_kept; /* its first part; the inner one follows (enum zt_forward_part) */
+    size_t fwd_tmp;  /* scratch of forward, kernels' workspace included */
     size_t bwd_tmp;
     double fwd_flops, bwd_flops;
+    double act_flops, inner_flops; /* forward of ZT_FWD_ACT, ZT_FWD_INNER */
+};
+
+/*
+ * What a forward pass at a training shape makes. A block's act has two parts, for selective
+ * recomputation: *kept* is what takes few bytes or many FLOPs to make, *inner* is the rest, which the
+ * projections behind the two norms make again from x_in and the kept part. Per row (token), in elements of
+ * the training type, statistics left out; C is n_embd, I n_inner, T seq_len, Q and K the widths of q and of
+ * k:
+ *
+ *              x_in   kept                     inner
+ *     GPT-2    C      attention C, x_mid C     q, k, v 3 C; before and after GELU 2 I
+ *     Llama    C      attention Q, x_mid C     q, k, v Q + 2 K; gate and up 2 I
+ *
+ *              FLOPs of ZT_FWD_INNER           what ZT_FWD_ACT has beyond that
+ *     GPT-2    6 C^2 + 2 C I                   attention 2 C (T + 1), c_proj 2 C^2
+ *     Llama    2 C (Q + 2 K + 2 I)             attention 2 Q (T + 1), o_proj 2 C Q
+ *
+ * So of a GPT-2 block with I = 4 C, 14 C elements a row stay to backward without recomputation; 3 C when
+ * it is selective, for 14 C^2 FLOPs; C with the block's input alone, for 16 C^2 + 2 C (T + 1). Attention,
+ * whose cost a row grows with T, never runs twice in the selective one.
+ */
+enum zt_forward_part {
+    ZT_FWD_ALL,   /* x_out, and act */
+    ZT_FWD_ACT,   /* act alone: recomputation of a block whose x_out is not needed */
+    ZT_FWD_INNER, /* act's inner part; the kept one is read */
 };
 
 /* Device pointers of one micro-batch, at maximum shape; (batch, seq_len) int32 each. */
@@ -126,9 +153,11 @@ struct zt_seg_call {
     struct zt_ref grads[ZT_MAX_SEG_PARAMS];   /* backward; absent where a whole unit is frozen */
     bool accumulate[ZT_MAX_SEG_PARAMS];       /* add to grads[i]; false: overwrite it whole */
 
-    const void *x_in; /* residual stream; NULL for the embedding */
-    void *x_out;      /* forward; NULL at a training shape: recomputation, act is all it wants */
-    void *act;        /* forward at a training shape writes, backward reads and uses as scratch */
+    enum zt_forward_part part; /* forward of a block at a training shape; else ZT_FWD_ALL */
+    const void *x_in;          /* residual stream; NULL for the embedding */
+    void *x_out;               /* forward, with ZT_FWD_ALL */
+    void *act;       /* forward at a training shape writes, backward reads and uses as scratch */
+    void *act_inner; /* where its inner part lies apart; NULL: in act, behind the kept part */
     void *tmp;
     size_t tmp_bytes;
 

@@ -88,7 +88,9 @@ void zt_run_drop_add(struct zt_run *r, const struct zt_dropout *drop, int64_t co
 struct zt_block_fns {
     void (*forward)(struct zt_run *r);
     void (*backward)(struct zt_run *r);
-    size_t (*act_bytes)(const struct zt_model *m, const struct zt_shape *shape);
+    /* Bytes of act's kept and inner part. */
+    void (*act_bytes)(const struct zt_model *m, const struct zt_shape *shape, size_t *kept,
+                      size_t *inner);
 };
 
 /* Sizes come from dry runs of a segment's own forward and backward. */
@@ -98,6 +100,17 @@ extern const struct zt_model_ops zt_segment_ops;
 struct zt_layout {
     size_t bytes;
 };
+
+/*
+ * Where the inner part of a call's act begins, behind `kept` bytes unless the call has it apart; NULL in
+ * a dry run.
+ */
+static inline void *zt_act_inner(const struct zt_seg_call *c, size_t kept)
+{
+    if (c->act_inner || !c->act)
+        return c->act_inner;
+    return (char *)c->act + kept;
+}
 
 /* Room for n elements; returns its offset, a multiple of 256 bytes. */
 size_t zt_layout_add(struct zt_layout *l, int64_t n_elems, enum zt_dtype dtype);

@@ -118,10 +118,17 @@ static void size_passes(const struct zt_model *m, int segment, const struct zt_s
     for (int i = 0; i < ZT_MAX_SEG_PARAMS; i++)
         c.weights[i].dtype = shape->dtype;
 
-    struct zt_run fwd = {.m = m, .c = &c, .dry = true};
-    run_forward(&fwd);
-    out->fwd_tmp = fwd.scratch + fwd.ws_bytes;
-    out->fwd_flops = fwd.flops;
+    double *const flops[] = {[ZT_FWD_ALL] = &out->fwd_flops,
+                             [ZT_FWD_ACT] = &out->act_flops,
+                             [ZT_FWD_INNER] = &out->inner_flops};
+    const bool parts = shape->train && m->segments[segment].kind == ZT_SEG_BLOCK;
+    for (int part = 0; part <= (parts ? ZT_FWD_INNER : ZT_FWD_ALL); part++) {
+        struct zt_run fwd = {.m = m, .c = &c, .dry = true};
+        c.part = (enum zt_forward_part)part;
+        run_forward(&fwd);
+        out->fwd_tmp = ZT_MAX(out->fwd_tmp, fwd.scratch + fwd.ws_bytes);
+        *flops[part] = fwd.flops;
+    }
     if (!shape->train)
         return;
 
@@ -148,8 +155,11 @@ static void segment_size(const struct zt_model *m, int segment, const struct zt_
     size_passes(m, segment, shape, out);
     if (kind != ZT_SEG_HEAD)
         out->x_out = (size_t)(rows * m->cfg.n_embd) * zt_dtype_bytes(shape->dtype);
-    if (kind == ZT_SEG_BLOCK)
-        out->act = m->block->act_bytes(m, shape);
+    if (kind != ZT_SEG_BLOCK || !shape->train)
+        return;
+    size_t inner;
+    m->block->act_bytes(m, shape, &out->act_kept, &inner);
+    out->act = out->act_kept + inner;
 }
 
 static void segment_forward(const struct zt_model *m, const struct zt_seg_call *c)

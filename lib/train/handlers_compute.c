@@ -119,6 +119,8 @@ void zt_do_segment(const struct zt_op_ctx *c)
                                .logits_at = c->e->logits_at};
     const struct zt_access *tmp = zt_op_operand(c->prog, op, ZT_R_TMP, 0);
     call.tmp_bytes = tmp ? tmp->end - tmp->begin : 0;
+    if (op->kind == ZT_OP_RECOMPUTE)
+        call.part = ZT_FWD_ACT;
     bind_batch(c, &call);
     bind_params(c, seg, &call);
     if (op->kind == ZT_OP_BACKWARD)

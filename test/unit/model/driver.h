@@ -9,6 +9,9 @@
 #include "harness.h"
 #include "model/model.h"
 
+/* What forward keeps of a block's act: all, nothing, or the kept part; the rest is made again. */
+enum driver_keep { DRIVER_KEEP_ALL, DRIVER_KEEP_NOTHING, DRIVER_KEEP_PART };
+
 struct driver {
     struct zt_arena arena;
     struct zt_model *m;
@@ -16,8 +19,8 @@ struct driver {
     struct zt_stream *stream;
     struct zt_shape shape;    /* as trained */
     enum zt_dtype grad_dtype; /* of gradients that need not be fp32 */
-    bool recompute;           /* forward keeps nothing; backward makes act again */
-    bool dropout;             /* by the model's probabilities, in evaluation too */
+    enum driver_keep keep;
+    bool dropout; /* by the model's probabilities, in evaluation too */
     int64_t first_sample;
     struct zt_ref *w, *g; /* (n_params) */
     struct zt_step_block sb;
@@ -121,6 +124,19 @@ static inline void driver_do(struct driver *d, struct zt_seg_call *c, bool backw
     free(c->tmp);
 }
 
+/* Make again what forward did not keep of a block. */
+static inline void driver_again(struct driver *d, struct zt_seg_call *c)
+{
+    struct zt_segment_size size;
+    d->m->ops->size(d->m, c->segment, c->shape, &size);
+    if (d->keep == DRIVER_KEEP_ALL)
+        return;
+    c->part = d->keep == DRIVER_KEEP_PART ? ZT_FWD_INNER : ZT_FWD_ACT;
+    if (d->keep == DRIVER_KEEP_PART)
+        c->act_inner = driver_buf(size.act - size.act_kept);
+    driver_do(d, c, false);
+}
+
 static inline int64_t driver_count(const struct driver *d, const struct zt_batch *batch)
 {
     int64_t n = 0;
@@ -174,12 +190,15 @@ static inline double driver_train(struct driver *d, const struct zt_batch *batch
         struct zt_segment_size size;
         m->ops->size(m, seg, &d->shape, &size);
         x_bytes = size.x_out;
-        struct zt_seg_call c = driver_call(d, d->recompute ? &lean : &d->shape, seg, batch);
+        const bool nothing = d->keep == DRIVER_KEEP_NOTHING, part = d->keep == DRIVER_KEEP_PART;
+        struct zt_seg_call c = driver_call(d, nothing ? &lean : &d->shape, seg, batch);
         c.x_in = x[seg];
         c.x_out = x[seg + 1] = driver_buf(size.x_out);
-        act[seg] = driver_buf(size.act);
-        c.act = d->recompute ? NULL : act[seg];
+        act[seg] = driver_buf(part ? size.act_kept : size.act);
+        c.act = nothing ? NULL : act[seg];
+        c.act_inner = part ? driver_buf(size.act - size.act_kept) : NULL;
         driver_do(d, &c, false);
+        free(c.act_inner);
     }
     void *dx_out = NULL;
     for (int seg = m->n_segments - 1; seg >= 0; seg--) {
@@ -187,8 +206,8 @@ static inline double driver_train(struct driver *d, const struct zt_batch *batch
         struct zt_seg_call c = driver_call(d, &d->shape, seg, batch);
         c.x_in = x[seg];
         c.act = act[seg];
-        if (d->recompute && s->kind == ZT_SEG_BLOCK)
-            driver_do(d, &c, false);
+        if (s->kind == ZT_SEG_BLOCK)
+            driver_again(d, &c);
         for (int i = 0; i < s->n_params; i++) {
             c.grads[i] = d->g[s->params[i]];
             c.accumulate[i] = accumulate || touched[s->params[i]];
@@ -198,6 +217,7 @@ static inline double driver_train(struct driver *d, const struct zt_batch *batch
         c.dx_in = seg ? driver_buf(x_bytes) : NULL;
         c.loss_sum = &d->loss_sum;
         driver_do(d, &c, true);
+        free(c.act_inner);
         free(dx_out);
         dx_out = c.dx_in;
     }

@@ -146,12 +146,16 @@ TEST(gpt2_sizes_and_flops)
     CHECK_INT(s.x_out, 4096 * 768 * 2);
     /* qkv 3, attention 1, x_mid 1, before and after GELU 4 + 4; four statistics and 12 lse a row */
     CHECK_INT(s.act, 4096 * (13 * 768 * 2 + 16 * 4));
+    /* attention and x_mid with lse; made again by c_attn and c_fc, or all but mlp.c_proj */
+    CHECK_INT(s.act_kept, 4096 * (2 * 768 * 2 + 12 * 4));
+    CHECK_NEAR(s.inner_flops, 14 * rows * c * c, 1);
+    CHECK_NEAR(s.act_flops, 16 * rows * c * c + attention, 1);
     const size_t train_tmp = s.fwd_tmp;
 
     struct zt_shape eval = shape;
     eval.train = false;
     m->ops->size(m, 1, &eval, &s);
-    CHECK(s.act == 0 && s.bwd_tmp == 0 && s.bwd_flops == 0);
+    CHECK(s.act == 0 && s.act_kept == 0 && s.bwd_tmp == 0 && s.bwd_flops == 0);
     CHECK(s.fwd_tmp > train_tmp);
 
     /* The head holds a chunk of logits: no more than 32 MiB of 3.3 GB. */

@@ -199,6 +199,12 @@ TEST(llama_sizes_and_flops)
     const size_t kept = (size_t)rows * (5 * 4096 + 2 * 11008) * 2;
     CHECK_INT(size.x_out, 2 * 2048 * 4096 * 2);
     CHECK(size.act >= kept && size.act < kept + kept / 100);
+
+    /* Selective recomputation: attention and x_mid are kept, all but o_proj and down_proj is made again. */
+    const size_t part = (size_t)rows * 2 * 4096 * 2;
+    CHECK(size.act_kept >= part && size.act_kept < part + part / 100);
+    CHECK_NEAR(size.inner_flops, 2 * rows * 4096 * (3 * 4096 + 2 * 11008), 1);
+    CHECK_NEAR(size.act_flops, size.inner_flops + att + 2 * rows * 4096 * 4096, 1);
     zt_arena_release(&arena);
 }
 
