@@ -64,10 +64,12 @@ struct zt_gather {
     int buf;
 };
 
-/* A step: one segment forward, or backward with its recomputation. */
+enum zt_pass { ZT_PASS_FORWARD, ZT_PASS_RECOMPUTE, ZT_PASS_BACKWARD, ZT_N_PASSES };
+
+/* A step: one pass of a segment. */
 struct zt_step {
     int segment, mb;
-    bool backward;
+    enum zt_pass pass;
     int n_uses;
     const int *uses; /* indices into zt_gathers.gathers, as zt_seg_units.units; stage 3 only */
 };
@@ -163,18 +165,27 @@ struct zt_compute {
     int loss, logits, count;
     size_t loss_begin, count_begin; /* bytes */
     bool train;                     /* what backward needs is kept, or made again by RECOMPUTE */
-    int *x;   /* (n_segments) output of each segment of the micro-batch under way */
-    int *act; /* saved activations */
-    int *dx;  /* gradient of x */
+    int *x;     /* (n_segments) output of each segment of the micro-batch under way */
+    int *act;   /* saved activations */
+    int *inner; /* selective recomputation: their inner part */
+    int *hx;    /* cpu_checkpointing: x on the host */
+    int *dx;    /* gradient of x */
 };
 
+/*
+ * Blocks that are made again together, before the backward of the last of them: segments [first, last].
+ * first > last: the segment is not recomputed.
+ */
+struct zt_block_run {
+    int first, last;
+};
+struct zt_block_run zt_block_run(const struct zt_emit *e, int segment);
+
 struct zt_compute zt_compute_new(struct zt_emit *e, const struct zt_batch_bufs *batch, bool train);
-void zt_emit_forward(struct zt_emit *e, struct zt_compute *c, const struct zt_step *s,
-                     const struct zt_gathers *g);
-void zt_emit_recompute(struct zt_emit *e, struct zt_compute *c, const struct zt_step *s,
-                       const struct zt_gathers *g);
-void zt_emit_backward(struct zt_emit *e, struct zt_compute *c, const struct zt_step *s,
-                      const struct zt_gathers *g);
+
+/* The row of a step; of the first block of a run also the copies of its input from and to the host. */
+void zt_emit_pass(struct zt_emit *e, struct zt_compute *c, const struct zt_step *s,
+                  const struct zt_gathers *g);
 
 /* ---- prefetch window of stage 3 (gather.c) ---- */
 

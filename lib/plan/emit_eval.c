@@ -15,7 +15,7 @@ static void forward_all(struct zt_emit *e, struct zt_compute *c)
     zt_gathers_plan(e, steps, n, &gathers);
     for (int s = 0; s < n; s++) {
         zt_emit_gathers(e, steps, s, &gathers);
-        zt_emit_forward(e, c, &steps[s], &gathers);
+        zt_emit_pass(e, c, &steps[s], &gathers);
         zt_emit_releases(e, &steps[s], s, &gathers);
     }
     zt_gathers_release(&gathers);

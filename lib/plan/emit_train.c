@@ -196,8 +196,8 @@ static void emit_decision(struct zt_emit *e)
 }
 
 /*
- * Forward then backward of every micro-batch; returns the number of steps. Backward stops where
- * nothing below is trained.
+ * Forward then backward of every micro-batch, each run of blocks made again before its backward; returns
+ * the number of steps. Backward stops where nothing below is trained.
  */
 static int list_steps(const struct zt_emit *e, struct zt_step *steps)
 {
@@ -207,8 +207,12 @@ static int list_steps(const struct zt_emit *e, struct zt_step *steps)
         for (int s = 0; s < m->n_segments; s++)
             if (!m->segments[s].fused_backward)
                 steps[n++] = (struct zt_step){.segment = s, .mb = mb};
-        for (int s = m->n_segments - 1; s >= e->lowest; s--)
-            steps[n++] = (struct zt_step){.segment = s, .mb = mb, .backward = true};
+        for (int s = m->n_segments - 1; s >= e->lowest; s--) {
+            const struct zt_block_run run = zt_block_run(e, s);
+            for (int t = run.first; t <= run.last && s == run.last; t++)
+                steps[n++] = (struct zt_step){.segment = t, .mb = mb, .pass = ZT_PASS_RECOMPUTE};
+            steps[n++] = (struct zt_step){.segment = s, .mb = mb, .pass = ZT_PASS_BACKWARD};
+        }
     }
     return n;
 }
@@ -218,7 +222,8 @@ void zt_emit_train(struct zt_emit *e)
     const struct zt_plan *p = e->p;
     zt_emit_begin(e, ZT_PROG_TRAIN, p->cfg.micro_batch, true);
     struct zt_step *steps = zt_arena_alloc(
-        &e->scratch, 2 * (size_t)p->model->n_segments * (size_t)p->cfg.accum, sizeof *steps);
+        &e->scratch, ZT_N_PASSES * (size_t)p->model->n_segments * (size_t)p->cfg.accum,
+        sizeof *steps);
     const int n_steps = list_steps(e, steps);
     struct zt_gathers gathers;
     zt_gathers_plan(e, steps, n_steps, &gathers);
@@ -229,14 +234,9 @@ void zt_emit_train(struct zt_emit *e)
     for (int j = 0; j < n_steps; j++) {
         const struct zt_step *s = &steps[j];
         zt_emit_gathers(e, steps, j, &gathers);
-        if (s->backward) {
-            zt_emit_recompute(e, &c, s, &gathers);
-            zt_emit_backward(e, &c, s, &gathers);
-        } else {
-            zt_emit_forward(e, &c, s, &gathers);
-        }
+        zt_emit_pass(e, &c, s, &gathers);
         zt_emit_releases(e, s, j, &gathers);
-        if (s->backward)
+        if (s->pass == ZT_PASS_BACKWARD)
             reduce_units(e, s->segment, s->mb);
     }
     zt_gathers_release(&gathers);

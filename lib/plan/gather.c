@@ -43,7 +43,8 @@ static size_t window_budget(const struct zt_emit *e)
 /* Units whose weights the step reads. */
 static struct zt_seg_units step_units(const struct zt_emit *e, const struct zt_step *s)
 {
-    const bool needed = !s->backward || e->p->model->segments[s->segment].weights_in_backward;
+    const bool needed =
+        s->pass != ZT_PASS_BACKWARD || e->p->model->segments[s->segment].weights_in_backward;
     return needed ? e->seg[s->segment] : (struct zt_seg_units){0, NULL};
 }
 
@@ -153,7 +154,7 @@ static void emit_gather(struct zt_emit *e, const struct zt_step *s, struct zt_ga
     const struct zt_unit *unit = &e->p->units[g->unit];
     const enum zt_dtype dtype = e->p->cfg.dtype;
     const char *name = zt_arena_printf(&e->p->arena, "gather %s mb%d%s", unit->name, s->mb,
-                                       s->backward ? " backward" : "");
+                                       s->pass == ZT_PASS_FORWARD ? "" : " backward");
     g->buf = zt_emit_unit_buf(e, g->unit, true,
                               (struct zt_buf){.name = name,
                                               .cat = ZT_CAT_GATHER,

@@ -43,6 +43,19 @@ static int check_shape(const struct zt_model *m, const struct zt_plan_config *cf
     return 0;
 }
 
+static int check_recompute(const struct zt_model *m, const struct zt_plan_config *cfg,
+                           struct zt_err *err)
+{
+    if (cfg->cpu_checkpointing && cfg->recompute == ZT_RECOMPUTE_NONE)
+        return zt_err_set(err, ZT_EINPUT,
+                          "cpu_checkpointing moves what recomputation starts from to the host, and "
+                          "nothing is recomputed: set activation_checkpointing.policy");
+    if (cfg->recompute != ZT_RECOMPUTE_EVERY)
+        return 0;
+    return check_range("activation_checkpointing.every", cfg->recompute_every, 1, m->cfg.n_layer,
+                       err);
+}
+
 static int check_mesh(const struct zt_plan_config *cfg, int rank, struct zt_err *err)
 {
     static const char *const names[ZT_N_AXES] = {"pipeline", "replicate", "shard", "context",
@@ -100,6 +113,8 @@ int zt_plan_create(const struct zt_model *model, const struct zt_plan_config *cf
         rc = check_mesh(cfg, rank, err);
     if (!rc)
         rc = check_shape(model, cfg, err);
+    if (!rc)
+        rc = check_recompute(model, cfg, err);
     if (rc)
         return rc;
     struct zt_plan *p = zt_xcalloc(1, sizeof *p);
@@ -217,6 +232,15 @@ const char *zt_cat_name(enum zt_cat c)
         [ZT_CAT_UNUSED] = "unused",
     };
     return names[c];
+}
+
+const char *zt_recompute_name(enum zt_recompute r)
+{
+    static const char *const names[] = {[ZT_RECOMPUTE_NONE] = "none",
+                                        [ZT_RECOMPUTE_BLOCK] = "block",
+                                        [ZT_RECOMPUTE_SELECTIVE] = "selective",
+                                        [ZT_RECOMPUTE_EVERY] = "every"};
+    return names[r];
 }
 
 const char *zt_program_name(enum zt_program_kind k)

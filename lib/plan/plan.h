@@ -133,7 +133,9 @@ enum zt_role {
     ZT_R_V,
     ZT_R_X_IN,
     ZT_R_X_OUT,
-    ZT_R_ACT,
+    ZT_R_ACT,    /* saved activations; with selective recomputation the part that is kept */
+    ZT_R_INNER,  /* the other part, where it is a buffer of its own */
+    ZT_R_HX,     /* host copy of an x, with cpu_checkpointing */
     ZT_R_DX_OUT, /* gradient coming in (of x_out) */
     ZT_R_DX_IN,  /* gradient going out (of x_in) */
     ZT_R_TMP,
@@ -174,9 +176,11 @@ struct zt_access {
  *   GATHER      COMM      r SHARD, w PARAM
  *   RELEASE     COMPUTE   r PARAM
  *   FORWARD     COMPUTE   r PARAM per unit of the segment, r BATCH, [r X_IN], [w X_OUT], [w ACT],
- *                         [w TMP]; head: [r COUNT, r STEP, w LOSS], [w LOGITS]; dropout: r STEP
- *   RECOMPUTE   COMPUTE   FORWARD again for its ACT, without X_OUT
- *   BACKWARD    COMPUTE   [r PARAM per unit], r BATCH, [r X_IN], [rw ACT], [r DX_OUT],
+ *                         [w INNER], [w TMP]; head: [r COUNT, r STEP, w LOSS], [w LOGITS];
+ *                         dropout: r STEP
+ *   RECOMPUTE   COMPUTE   as FORWARD: w ACT, and w X_OUT unless the block is the last that is
+ *                         made again before the next BACKWARD; selective: r ACT, w INNER
+ *   BACKWARD    COMPUTE   [r PARAM per unit], r BATCH, [r X_IN], [rw ACT], [rw INNER], [r DX_OUT],
  *                         GRAD per unit, [w DX_IN], [w TMP]; head: r COUNT, r STEP, [w LOSS];
  *                         dropout: r STEP
  *                         GRAD with mode w: overwrite the whole buffer (zero what the segment has
@@ -214,6 +218,11 @@ struct zt_access {
  * (DISK_OUT) sends them back after the UPDATE, EVICT or LOAD_UNIT that wrote them. Operands of both come in
  * pairs of the same role (MASTER, M, V, HPARAM) and size: r the source, w the destination. At most
  * cfg.disk_buffers units are between their READ and their WRITE, or between UPDATE and WRITE.
+ *
+ * Recomputation (enum zt_recompute) makes runs of blocks again before their BACKWARDs, from the input of
+ * the first of them. With cpu_checkpointing that input goes to the host: EVICT r X_IN, w HX behind the
+ * FORWARD that reads it, of every run but the last, whose BACKWARD comes first; FETCH r HX, w X_IN into a
+ * new buffer, before the run behind it is made again: two inputs are on the device at a time.
  */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,
@@ -302,7 +311,19 @@ struct zt_program {
 /* ---- configuration ---- */
 
 enum zt_offload { ZT_OFFLOAD_NONE, ZT_OFFLOAD_CPU, ZT_OFFLOAD_NVME };
-enum zt_recompute { ZT_RECOMPUTE_NONE, ZT_RECOMPUTE_BLOCK };
+
+/*
+ * What a train step keeps of its blocks between FORWARD and BACKWARD, beside what goes in (model.h has
+ * bytes and FLOPs of each): all; nothing; act's kept part; or nothing, and of what goes in only that of
+ * every recompute_every-th block. Runs of blocks are counted from the first that is trained, and the last
+ * may be shorter. The same bits in all cases.
+ */
+enum zt_recompute {
+    ZT_RECOMPUTE_NONE,
+    ZT_RECOMPUTE_BLOCK,
+    ZT_RECOMPUTE_SELECTIVE,
+    ZT_RECOMPUTE_EVERY,
+};
 
 /* Rates for the simulator: bytes or FLOPs a second, seconds. */
 struct zt_profile {
@@ -324,6 +345,8 @@ struct zt_plan_config {
     int64_t eval_micro_batch; /* 0: no eval program */
     bool generate;            /* a program for text samples (batch 1) */
     enum zt_recompute recompute;
+    int recompute_every;    /* ZT_RECOMPUTE_EVERY: blocks in a run, 1 to the model's number */
+    bool cpu_checkpointing; /* inputs of runs wait on the host; not with ZT_RECOMPUTE_NONE */
     enum zt_optimizer optimizer;
     enum zt_offload offload_optimizer, offload_param;
     int disk_buffers;  /* NVMe: units with copies in host memory at the step's end; 0: 3 */
@@ -418,6 +441,7 @@ const char *zt_stream_name(enum zt_stream_id s);
 const char *zt_arena_name(enum zt_arena_id a);
 const char *zt_cat_name(enum zt_cat c);
 const char *zt_program_name(enum zt_program_kind k);
+const char *zt_recompute_name(enum zt_recompute r); /* as in the recipe */
 
 /* ---- the passes, public for tests ---- */
 

@@ -65,6 +65,20 @@ static double device_peak(const struct zt_plan *p)
     return (double)p->ledger.peak[ZT_AR_DEVICE] + (double)p->ledger.peak[ZT_AR_SHARED];
 }
 
+static void print_recomputation(const struct zt_plan_config *cfg, struct zt_str *out)
+{
+    static const char *const kinds[] = {[ZT_RECOMPUTE_NONE] = "none",
+                                        [ZT_RECOMPUTE_BLOCK] = "every block",
+                                        [ZT_RECOMPUTE_SELECTIVE] = "every block's projections"};
+    zt_str_puts(out, "Recomputation: ");
+    if (cfg->recompute == ZT_RECOMPUTE_EVERY)
+        zt_str_printf(out, "every %d blocks together", cfg->recompute_every);
+    else
+        zt_str_puts(out, kinds[cfg->recompute]);
+    if (cfg->cpu_checkpointing)
+        zt_str_puts(out, ", from inputs on the host");
+}
+
 static void print_heading(struct table *t)
 {
     const struct zt_plan *p = t->plans[0];
@@ -80,8 +94,8 @@ static void print_heading(struct table *t)
     const struct zt_plan_config *last = &t->plans[t->n - 1]->cfg;
     bool not_all = last->offload_optimizer != cfg->offload_optimizer;
     bool params = last->offload_param != ZT_OFFLOAD_NONE;
-    zt_str_printf(t->out, "Recomputation: %s; optimizer on the %s%s%s%s; collectives %s\n\n",
-                  cfg->recompute == ZT_RECOMPUTE_BLOCK ? "every block" : "none",
+    print_recomputation(cfg, t->out);
+    zt_str_printf(t->out, "; optimizer on the %s%s%s%s; collectives %s\n\n",
                   homes[last->offload_optimizer], not_all ? " (at stage 0 on the device)" : "",
                   params ? "; parameters of stage 3 on the " : "",
                   params ? homes[last->offload_param] : "",
@@ -145,7 +159,7 @@ static double host_peak(const struct zt_plan *p)
     return (double)p->ledger.peak[ZT_AR_HOST];
 }
 
-/* With offload: what the host holds of the model's state, and the copies on their way. */
+/* With offload: what the host holds of the state and activations, and the copies on their way. */
 static void print_host(struct table *t)
 {
     for (int c = 0; c < ZT_N_CATS; c++) {
@@ -153,7 +167,7 @@ static void print_host(struct table *t)
         for (int i = 0; i < t->n; i++) {
             const struct zt_plan_config *cfg = &t->plans[i]->cfg;
             any |= (cfg->offload_optimizer != ZT_OFFLOAD_NONE ||
-                    cfg->offload_param != ZT_OFFLOAD_NONE) &&
+                    cfg->offload_param != ZT_OFFLOAD_NONE || cfg->cpu_checkpointing) &&
                    t->plans[i]->ledger.host[c] > 0;
         }
         if (!any)
@@ -315,6 +329,17 @@ static double all_tflop(const struct zt_plan *p)
     return p->ledger.flops / 1e12;
 }
 
+/* Of recomputation, in percent of all others. */
+static double again_percent(const struct zt_plan *p)
+{
+    const struct zt_program *train = &p->programs[ZT_PROG_TRAIN];
+    double again = 0;
+    for (int i = 0; i < train->n_ops; i++)
+        if (train->ops[i].kind == ZT_OP_RECOMPUTE)
+            again += train->ops[i].cost;
+    return 100 * again / (p->ledger.flops - again);
+}
+
 static double step_ms(const struct zt_plan *p)
 {
     return p->programs[ZT_PROG_TRAIN].time_s * 1e3;
@@ -360,6 +385,7 @@ static void print_work(struct table *t)
     static const struct row numbers[] = {
         {"model TFLOP", model_tflop},
         {"TFLOP carried out", all_tflop},
+        {"  recomputation adds, %", again_percent},
         {"step, ms", step_ms},
         {"  with unlimited memory", unlimited_ms},
         {"  busiest stream", busiest_ms},

@@ -102,14 +102,15 @@ static json_t *plan_json(const struct zt_plan *p, bool schedule)
     static const char *const homes[] = {
         [ZT_OFFLOAD_NONE] = "device", [ZT_OFFLOAD_CPU] = "host", [ZT_OFFLOAD_NVME] = "nvme"};
     const struct zt_plan_config *cfg = &p->cfg;
-    json_t *o = json_pack("{s:i, s:i, s:i, s:I, s:s, s:I, s:I, s:i, s:b, s:b, s:s, s:s, s:s}",
-                          "stage", cfg->stage, "rank", p->rank, "ranks", p->world, "parameters",
-                          (json_int_t)p->model->n_elems, "dtype", zt_dtype_name(cfg->dtype),
-                          "micro_batch", (json_int_t)cfg->micro_batch, "seq_len",
-                          (json_int_t)cfg->seq_len, "accumulation", cfg->accum, "overlap_comm",
-                          (int)cfg->overlap_comm, "recompute", cfg->recompute == ZT_RECOMPUTE_BLOCK,
-                          "optimizer_on", homes[cfg->offload_optimizer], "parameters_on",
-                          homes[cfg->offload_param], "profile", cfg->profile->name);
+    json_t *o = json_pack(
+        "{s:i, s:i, s:i, s:I, s:s, s:I, s:I, s:i, s:b, s:s, s:i, s:b, s:s, s:s, s:s}", "stage",
+        cfg->stage, "rank", p->rank, "ranks", p->world, "parameters", (json_int_t)p->model->n_elems,
+        "dtype", zt_dtype_name(cfg->dtype), "micro_batch", (json_int_t)cfg->micro_batch, "seq_len",
+        (json_int_t)cfg->seq_len, "accumulation", cfg->accum, "overlap_comm",
+        (int)cfg->overlap_comm, "recompute", zt_recompute_name(cfg->recompute), "recompute_every",
+        cfg->recompute_every, "activations_on_host", (int)cfg->cpu_checkpointing, "optimizer_on",
+        homes[cfg->offload_optimizer], "parameters_on", homes[cfg->offload_param], "profile",
+        cfg->profile->name);
     json_object_set_new(o, "ledger", ledger_json(p));
     json_t *programs = json_array();
     for (int k = 0; k < ZT_N_PROGRAMS; k++)

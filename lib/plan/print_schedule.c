@@ -24,6 +24,7 @@ const char *zt_role_name(enum zt_role r)
         [ZT_R_MASTER] = "master", [ZT_R_M] = "m",
         [ZT_R_V] = "v",           [ZT_R_X_IN] = "x_in",
         [ZT_R_X_OUT] = "x_out",   [ZT_R_ACT] = "act",
+        [ZT_R_INNER] = "inner",   [ZT_R_HX] = "hx",
         [ZT_R_DX_OUT] = "dx_out", [ZT_R_DX_IN] = "dx_in",
         [ZT_R_TMP] = "tmp",       [ZT_R_BATCH] = "batch",
         [ZT_R_HBATCH] = "hbatch", [ZT_R_COUNT] = "count",

@@ -111,6 +111,7 @@ void zt_do_segment(const struct zt_op_ctx *c)
                                .x_in = zt_op_arg(c, ZT_R_X_IN, 0),
                                .x_out = zt_op_arg(c, ZT_R_X_OUT, 0),
                                .act = zt_op_arg(c, ZT_R_ACT, 0),
+                               .act_inner = zt_op_arg(c, ZT_R_INNER, 0),
                                .tmp = zt_op_arg(c, ZT_R_TMP, 0),
                                .dx_out = zt_op_arg(c, ZT_R_DX_OUT, 0),
                                .dx_in = zt_op_arg(c, ZT_R_DX_IN, 0),
@@ -120,7 +121,7 @@ void zt_do_segment(const struct zt_op_ctx *c)
     const struct zt_access *tmp = zt_op_operand(c->prog, op, ZT_R_TMP, 0);
     call.tmp_bytes = tmp ? tmp->end - tmp->begin : 0;
     if (op->kind == ZT_OP_RECOMPUTE)
-        call.part = ZT_FWD_ACT;
+        call.part = call.act_inner ? ZT_FWD_INNER : call.x_out ? ZT_FWD_ALL : ZT_FWD_ACT;
     bind_batch(c, &call);
     bind_params(c, seg, &call);
     if (op->kind == ZT_OP_BACKWARD)

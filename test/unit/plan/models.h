@@ -75,4 +75,26 @@ static ZT_UNUSED struct zt_plan_config plan_config(int stage, int n_ranks, enum 
                                    .profile_known = true};
 }
 
+/* What may be recomputed, inputs on the host or not; runs of 5 divide neither 12 nor 32 blocks. */
+static const struct {
+    const char *name;
+    enum zt_recompute kind;
+    int every;
+    bool on_host;
+} recomputations[] = {
+    {"recompute block", ZT_RECOMPUTE_BLOCK, 0, false},
+    {"recompute selective", ZT_RECOMPUTE_SELECTIVE, 0, false},
+    {"recompute every 5", ZT_RECOMPUTE_EVERY, 5, false},
+    {"recompute block from the host", ZT_RECOMPUTE_BLOCK, 0, true},
+    {"recompute selective from the host", ZT_RECOMPUTE_SELECTIVE, 0, true},
+    {"recompute every 5 from the host", ZT_RECOMPUTE_EVERY, 5, true},
+};
+
+static ZT_UNUSED void set_recomputation(struct zt_plan_config *cfg, size_t i)
+{
+    cfg->recompute = recomputations[i].kind;
+    cfg->recompute_every = recomputations[i].every;
+    cfg->cpu_checkpointing = recomputations[i].on_host;
+}
+
 #endif

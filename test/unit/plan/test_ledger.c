@@ -56,7 +56,8 @@ static void vary(struct zt_plan_config *cfg, int v)
 {
     static const int accum[] = {1, 2, 4};
     cfg->dtype = v & 1 ? ZT_BF16 : ZT_F32;
-    cfg->recompute = v & 2 ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
+    if (v & 2)
+        set_recomputation(cfg, (size_t)(v / 4) % ZT_ARRAY_LEN(recomputations));
     cfg->overlap_comm = !(v & 4);
     cfg->profile_known = !(v & 8);
     cfg->shared_arena = !(v & 16);

@@ -204,16 +204,44 @@ TEST(engine_offload_param_same_bits)
     }
 }
 
+/*
+ * Every kind of recomputation, inputs on the host or not, in both models with dropout, by every stage, with
+ * the first block frozen too, and one op at a time, where an op that touched more than it says is caught.
+ */
 TEST(engine_recompute_same_bits)
 {
-    struct bits a, b;
-    struct job j = job(2, 2, ZT_F32);
-    collect(&j, &a);
-    RETURN_IF_FAILED();
-    j.cfg.recompute = ZT_RECOMPUTE_BLOCK;
-    collect(&j, &b);
-    RETURN_IF_FAILED();
-    CHECK(memcmp(&a, &b, sizeof a) == 0);
+    static const struct {
+        enum zt_recompute kind;
+        int every;
+    } kinds[] = {{ZT_RECOMPUTE_BLOCK, 0},
+                 {ZT_RECOMPUTE_SELECTIVE, 0},
+                 {ZT_RECOMPUTE_EVERY, 2},
+                 {ZT_RECOMPUTE_EVERY, 3}};
+    enum { N_KINDS = ZT_ARRAY_LEN(kinds), N_LAYERS = 3 };
+    static const struct zt_group frozen[] = {{"embed*", 0, 1, true}, {"layers.0.*", 0, 1, true}};
+    for (int m = 0; m < 8; m++) {
+        struct zt_model_config mc = m & 1 ? llama : gpt2;
+        struct bits a, b;
+        mc.n_layer = N_LAYERS;
+        mc.attn_pdrop = 0.1;
+        mc.embd_pdrop = mc.resid_pdrop = m & 1 ? 0 : 0.1;
+        struct job j = job(m & 4 ? 2 : 1, m / 2, m & 2 ? ZT_BF16 : ZT_F32);
+        j.mc = &mc;
+        j.cfg.accum = m & 4 ? 1 : 2;
+        j.groups = frozen;
+        j.n_groups = m == 3 ? ZT_ARRAY_LEN(frozen) : 0;
+        collect(&j, &a);
+        RETURN_IF_FAILED();
+        for (int i = 0; i < 2 * N_KINDS; i++) {
+            j.cfg.recompute = kinds[i / 2].kind;
+            j.cfg.recompute_every = kinds[i / 2].every;
+            j.cfg.cpu_checkpointing = i & 1;
+            j.serial = (i + m) % 3 == 0;
+            collect(&j, &b);
+            RETURN_IF_FAILED();
+            CHECK(memcmp(&a, &b, sizeof a) == 0);
+        }
+    }
 }
 
 /* DESIGN 8: comm and compute rows ran at the same time; with overlap_comm false they did not. */
