@@ -305,19 +305,30 @@ const struct zt_key zt_keys[] = {
     /* recomputation */
     SECTION("activation_checkpointing", "Recompute activations instead of keeping them."),
     KEY("activation_checkpointing.policy", ENUM, policy, "none",
-        "none: keep what backward needs; block: keep each block's input and recompute the rest. "
-        "(Ours; DeepSpeed leaves this to the model's code.)",
-        .ok = "none|block"),
-    REFUSED("activation_checkpointing.partition_activations", BOOL, "false",
-            "partitioned activations need tensor parallelism, which is not carried out yet"),
-    REFUSED("activation_checkpointing.cpu_checkpointing", BOOL, "false",
-            "keeping activations in host memory is not carried out yet"),
-    HARMLESS("activation_checkpointing.contiguous_memory_optimization", BOOL, "memory is planned"),
-    HARMLESS("activation_checkpointing.number_checkpoints", INT,
-             "every block is one; see activation_checkpointing.policy"),
+        "What is kept from forward to backward; the rest is computed again, to the same bits. none: "
+        "keep all that backward needs; block: each block's input; selective: that, attention's "
+        "output and the residual stream behind it, so that only projections are computed again; "
+        "every: the input of each run of activation_checkpointing.every blocks. (Ours; DeepSpeed "
+        "leaves this to the model's code.)",
+        .ok = "none|block|selective|every"),
+    INT("activation_checkpointing.every", recompute_every, NULL, 1, 65536,
+        "Blocks that are computed again together from the input of their first; the last run may be "
+        "shorter. Makes the policy every if none is given."),
+    BOOL("activation_checkpointing.cpu_checkpointing", r.activations.on_host, "false",
+         "Keep the inputs that recomputation starts from in the host's memory: copied there behind "
+         "forward, and back ahead of backward, so that two at a time are on the device. Makes the "
+         "policy block if none is given."),
+    INT("activation_checkpointing.number_checkpoints", number_checkpoints, NULL, 1, 65536,
+        "How many inputs are kept: every is the number of blocks over it, rounded up. Ignored, with "
+        "a note, if another policy is given."),
+    HARMLESS("activation_checkpointing.partition_activations", BOOL,
+             "without tensor parallelism there are no ranks to split them over", .ok = "false"),
+    HARMLESS("activation_checkpointing.contiguous_memory_optimization", BOOL,
+             "every activation has its place from the start, so nothing fragments", .ok = "false"),
     HARMLESS("activation_checkpointing.synchronize_checkpoint_boundary", BOOL,
-             "waits are derived from the plan"),
-    HARMLESS("activation_checkpointing.profile", BOOL, "the plan shows what recomputing costs"),
+             "waits are derived from the plan", .ok = "false"),
+    HARMLESS("activation_checkpointing.profile", BOOL, "the plan shows what recomputing costs",
+             .ok = "false"),
 
     /* communication */
     KEY("communication_data_type", ENUM, comm, NULL,

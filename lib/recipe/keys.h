@@ -75,6 +75,7 @@ struct zt_settings {
     bool fp16, bf16, adam_w_mode;
     int scheduler; /* enum zt_schedule_kind */
     int policy, comm;
+    int64_t recompute_every, number_checkpoints;
     const char *model_config, *device_memory, *host_memory;
     const char *nvme_path_optimizer, *nvme_path_param;
     double betas[2];

@@ -55,6 +55,9 @@ void zt_load_missing(struct zt_load *ld, const char *text);
 void zt_load_resolve_model(struct zt_load *ld);
 void zt_load_check_window(struct zt_load *ld); /* once data.seq_len is known */
 
+/* resolve_activations.c: activation_checkpointing, once the model is known. */
+void zt_load_activations(struct zt_load *ld);
+
 /* resolve_schedule.c: scheduler and what it takes -> r->schedule. */
 void zt_load_schedule(struct zt_load *ld);
 

@@ -140,8 +140,21 @@ struct zt_recipe_train {
     double sample_temperature;
     int sample_top_k;
     bool reduce_every_micro_batch;
-    bool recompute; /* activation_checkpointing.policy: block */
     enum zt_nonfinite_rule on_nonfinite;
+};
+
+/* activation_checkpointing.policy, in the order of key_table.c. */
+enum zt_activation_policy {
+    ZT_KEEP_ALL,
+    ZT_KEEP_BLOCK_INPUTS,
+    ZT_KEEP_SELECTED,
+    ZT_KEEP_EVERY_NTH,
+};
+
+struct zt_recipe_activations {
+    enum zt_activation_policy policy;
+    int every;    /* ZT_KEEP_EVERY_NTH: N */
+    bool on_host; /* cpu_checkpointing; not with ZT_KEEP_ALL */
 };
 
 struct zt_recipe_log {
@@ -172,6 +185,7 @@ struct zt_recipe {
     struct zt_recipe_zero zero;
     struct zt_recipe_data data;
     struct zt_recipe_train train;
+    struct zt_recipe_activations activations;
     struct zt_recipe_log log;
     struct zt_recipe_profile profile;
     int threads; /* parallel.threads: OpenMP threads per worker; 0: cores / local workers */

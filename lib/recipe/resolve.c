@@ -253,7 +253,6 @@ static void resolve_training(struct zt_load *ld)
     resolve_nvme(ld);
     r->train.seed = (uint64_t)s->seed;
     r->train.sample_top_k = (int)s->sample_top_k;
-    r->train.recompute = s->policy == 1;
     r->threads = (int)s->threads;
     resolve_size(ld, "parallel.device_memory", s->device_memory, &r->device_memory);
     resolve_size(ld, "parallel.host_memory", s->host_memory, &r->host_memory);
@@ -381,5 +380,6 @@ void zt_load_resolve(struct zt_load *ld)
     check_profile(ld);
     resolve_precision(ld);
     zt_load_resolve_model(ld);
+    zt_load_activations(ld);
     resolve_data(ld);
 }

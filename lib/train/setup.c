@@ -85,6 +85,15 @@ static enum zt_offload offload_of(enum zt_offload_device d)
     return kinds[d];
 }
 
+static enum zt_recompute recompute_of(enum zt_activation_policy p)
+{
+    static const enum zt_recompute kinds[] = {[ZT_KEEP_ALL] = ZT_RECOMPUTE_NONE,
+                                              [ZT_KEEP_BLOCK_INPUTS] = ZT_RECOMPUTE_BLOCK,
+                                              [ZT_KEEP_SELECTED] = ZT_RECOMPUTE_SELECTIVE,
+                                              [ZT_KEEP_EVERY_NTH] = ZT_RECOMPUTE_EVERY};
+    return kinds[p];
+}
+
 int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, int n_ranks,
                          int n_threads, enum zt_dev_kind kind, int stage,
                          struct zt_plan_config *cfg, struct zt_err *err)
@@ -114,7 +123,9 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
         .eval_micro_batch = r->train.eval_every > 0 ? r->batch.micro : 0,
         .generate = r->train.sample_every > 0,
         .optimizer = r->optimizer.kind,
-        .recompute = r->train.recompute ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE,
+        .recompute = recompute_of(r->activations.policy),
+        .recompute_every = r->activations.every,
+        .cpu_checkpointing = r->activations.on_host,
         .offload_optimizer = offload_of(r->zero.offload_optimizer),
         .offload_param = offload_of(r->zero.offload_param),
         .disk_buffers = (int)r->zero.nvme.buffer_count,

@@ -3,6 +3,6 @@
 . "$REPO/test/cli/common.bash"
 tiny
 for s in amp.enabled=true optimizer.type=Lamb sparse_attention.mode=fixed \
-    activation_checkpointing.partition_activations=true; do
+    zero_optimization.zero_quantized_weights=true; do
     try train tiny.yaml --set $s
 done

@@ -116,6 +116,23 @@ def offload():
         test(f"cuda offload {model} {precision} ranks={ranks}", lambda a=(ranks, precision, model): check(*a))
 
 
+def recomputation():
+    """What is computed again, and inputs in pinned host memory, also on late streams: the bits of keeping all."""
+    def check(ranks, precision, model):
+        typed = {**TYPES[precision], **DROPOUT[model], "gradient_accumulation_steps": 1}
+        first = on_gpu(ranks, text_recipe(model, **typed))
+        for i, (name, keys) in enumerate(run.RECOMPUTED.items()):
+            if quick and name not in ("selective", "every 2, on the host"):
+                continue
+            r = text_recipe(model, **typed, **keys, **{"zero_optimization.stage": 3 - i % 4})
+            for how in ("", "lazy") if SIMULATED and "host" in name else ("",):
+                other = on_gpu(ranks, r, env={"CUSIM_SCHED": how} if how else {})
+                assert other.bits() == first.bits(), f"{name} {how}: {other.bits()}; none: {first.bits()}"
+    for ranks, precision, model in ((2, "bf16", "gpt2"),) if quick else (
+            (1, "fp32", "gpt2"), (2, "bf16", "llama"), (1, "fp16", "gpt2")):
+        test(f"cuda recomputation {model} {precision} ranks={ranks}", lambda a=(ranks, precision, model): check(*a))
+
+
 def schedules_of_streams():
     """Streams that are slow, late or by chance: a missing wait would show."""
     def check(ranks, r, how="shared"):
@@ -194,6 +211,7 @@ if __name__ == "__main__":
     stages()
     transports()
     offload()
+    recomputation()
     schedules_of_streams()
     memory()
     if SIMULATED:

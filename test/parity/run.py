@@ -183,14 +183,56 @@ def stages_bit_for_bit():
             same_bits(f"stages {precision} ranks={ranks} accum=2, reduced every micro-batch", ranks,
                       [(f"stage {s}", text_recipe(**every, **{"zero_optimization.stage": s}))
                        for s in range(4)])
-            same_bits(f"recomputation {precision} ranks={ranks}", ranks,
-                      [(f"{policy}", text_recipe(**typed, **{
-                          "zero_optimization.stage": 3, "activation_checkpointing.policy": policy}))
-                       for policy in ("none", "block")])
             same_bits(f"prefetch window {precision} ranks={ranks}", ranks,
                       [(f"{n}", text_recipe(**typed, **{
                           "zero_optimization.stage": 3, "zero_optimization.stage3_prefetch_bucket_size": n}))
                        for n in (1, 20000, 50000000)])
+
+
+KEEP = "activation_checkpointing"
+RECOMPUTED = {  # every kind; runs of 2 do not divide the 3 blocks of the models
+    "block": {f"{KEEP}.policy": "block"},
+    "selective": {f"{KEEP}.policy": "selective"},
+    "every 2": {f"{KEEP}.every": 2},
+    "every 3": {f"{KEEP}.number_checkpoints": 1},
+    "block, on the host": {f"{KEEP}.cpu_checkpointing": True},
+    "selective, on the host": {f"{KEEP}.policy": "selective", f"{KEEP}.cpu_checkpointing": True},
+    "every 2, on the host": {f"{KEEP}.every": 2, f"{KEEP}.cpu_checkpointing": True},
+}
+
+
+def recomputation():
+    """Case M03: memory changes, and no bit; with dropout, skipped steps, micro-batches, every stage and window."""
+    for model in ("gpt2", "llama"):
+        for precision, typed in TYPES.items():
+            if quick and (model, precision) not in (("gpt2", "fp32"), ("llama", "bf16")):
+                continue
+            for ranks, accum in ((2, 2),) if quick else ((1, 1), (2, 2), (3, 1)):
+                base = {**typed, **DROPOUT[model], "gradient_accumulation_steps": accum,
+                        "train.reduce_every_micro_batch": True}
+                variants = [("none", text_recipe(model, **base))]
+                for i, (name, keys) in enumerate(RECOMPUTED.items()):
+                    for stage in (i % 4,) if quick else (i % 4, (i + 2) % 4):
+                        variants.append((f"{name}, stage {stage}", text_recipe(model, **base, **keys, **{
+                            "zero_optimization.stage": stage, "parallel.threads": 1 + stage % 2,
+                            "zero_optimization.overlap_comm": stage != 2,
+                            "zero_optimization.prefetch_bucket_size": 1 if i % 2 else 0})))
+                same_bits(f"recomputation {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
+
+    def memory():
+        """Bytes of the device fall from none over selective to block; what is promised is what is touched."""
+        peaks = {}
+        for name, keys in ({"none": {}} | RECOMPUTED).items():
+            run = Run(2, text_recipe(**keys, **{"model.n_layer": 6, "train_micro_batch_size_per_gpu": 8}))
+            for m in run.memory:
+                assert 0.95 * m["predicted_bytes"] <= m["touched_bytes"] <= m["predicted_bytes"], f"{name}: {m}"
+            peaks[name] = run.steps[-1]["device_peak_bytes"]
+        order = [peaks[k] for k in ("none", "selective", "block", "block, on the host")]
+        assert order == sorted(order, reverse=True) and len(set(order)) == 4, f"{peaks}"
+        assert peaks["every 2, on the host"] < peaks["every 2"] < peaks["none"], f"{peaks}"
+        assert peaks["selective, on the host"] < peaks["selective"], f"{peaks}"
+    if not quick:
+        test("recomputation, memory", memory)
 
 
 OPTIMIZER_ON_HOST = {"zero_optimization.offload_optimizer.device": "cpu"}
@@ -218,9 +260,9 @@ def offload_bit_for_bit():
                                 "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage})))
                 for optimizer in ({}, OPTIMIZER_ON_HOST):
                     variants.append((f"parameters, {optimizer}", text_recipe(
-                        model, **base, **optimizer, **PARAMS_ON_HOST, **{
-                            "zero_optimization.stage": 3, "zero_optimization.prefetch_bucket_size": 20000,
-                            "activation_checkpointing.policy": "none" if optimizer else "block"})))
+                        model, **base, **optimizer, **PARAMS_ON_HOST,
+                        **RECOMPUTED["every 2, on the host" if optimizer else "block"], **{
+                            "zero_optimization.stage": 3, "zero_optimization.prefetch_bucket_size": 20000})))
                 same_bits(f"offload {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
 
 
@@ -848,6 +890,7 @@ if __name__ == "__main__":
     all_masked()
     packed_documents()
     stages_bit_for_bit()
+    recomputation()
     offload_bit_for_bit()
     nvme_bit_for_bit()
     other_models_bit_for_bit()

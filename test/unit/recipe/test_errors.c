@@ -245,10 +245,28 @@ static const struct {
      "r.yaml:4:45: zero_optimization.zero_quantized_weights: true: quantized weights (ZeRO++) are "
      "not carried out",
      ZT_EUNSUPPORTED},
-    {TINY BATCH "activation_checkpointing: {cpu_checkpointing: true}\n",
-     "r.yaml:4:47: activation_checkpointing.cpu_checkpointing: true: keeping activations in host "
-     "memory is not carried out yet",
-     ZT_EUNSUPPORTED},
+    {TINY BATCH "activation_checkpointing: {policy: none, cpu_checkpointing: true}\n",
+     "r.yaml:4:61: activation_checkpointing.cpu_checkpointing: with policy: none nothing is "
+     "computed "
+     "again; choose another policy, such as block",
+     ZT_EINPUT},
+    {TINY BATCH "activation_checkpointing: {policy: every}\n",
+     "r.yaml:4:36: activation_checkpointing.policy: every: give activation_checkpointing.every, "
+     "the "
+     "number of blocks computed again together",
+     ZT_EINPUT},
+    {TINY BATCH "activation_checkpointing: {policy: block, every: 2}\n",
+     "r.yaml:4:50: activation_checkpointing.every: goes with policy: every, not block", ZT_EINPUT},
+    {TINY BATCH "activation_checkpointing: {every: 3}\n",
+     "r.yaml:4:35: activation_checkpointing.every: 3 is more than the model's 2 blocks", ZT_EINPUT},
+    {TINY BATCH "activation_checkpointing: {number_checkpoints: 3}\n",
+     "r.yaml:4:48: activation_checkpointing.number_checkpoints: 3 is more than the model's 2 "
+     "blocks",
+     ZT_EINPUT},
+    {TINY BATCH "activation_checkpointing: {every: 2, number_checkpoints: 2}\n",
+     "r.yaml:4:58: activation_checkpointing.number_checkpoints: 2 of 2 blocks is every: 1, not 2; "
+     "give one of the two",
+     ZT_EINPUT},
     {BATCH,
      "r.yaml: model is missing: give model.model_type and its sizes, model.config, or "
      "model.from\nr.yaml: data.train is missing: the files to learn from",

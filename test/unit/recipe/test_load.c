@@ -121,7 +121,7 @@ TEST(recipe_defaults)
     CHECK_INT(r->precision, ZT_PREC_FP32);
     CHECK_INT(r->comm_dtype, -1);
     CHECK_INT(r->zero.stage, 0);
-    CHECK(r->zero.overlap_comm && r->data.shuffle && !r->train.recompute);
+    CHECK(r->zero.overlap_comm && r->data.shuffle && r->activations.policy == ZT_KEEP_ALL);
     CHECK_INT(r->model.n_kv_head, 2);
     CHECK_INT(r->model.head_dim, 32);
     CHECK_INT(r->model.n_inner, 256);
@@ -235,7 +235,7 @@ TEST(recipe_bf16_and_recomputation)
     CHECK_LOADED(r);
     CHECK_INT(r->precision, ZT_PREC_BF16);
     CHECK_INT(r->comm_dtype, 0);
-    CHECK(r->train.recompute);
+    CHECK_INT(r->activations.policy, ZT_KEEP_BLOCK_INPUTS);
     CHECK_INT(r->train.on_nonfinite, ZT_NONFINITE_SKIP);
     zt_recipe_free(r);
 }
