@@ -8,13 +8,15 @@
 #include "train/train.h"
 
 /*
- * Free memory less what a worker will hold beside its arenas: the program, its libraries and their
- * scratch, page tables. It is not known before the worker runs (its end shows it, as "outside"), so this
- * is an allowance.
+ * What a worker will hold beside its arenas: the program, its libraries and their scratch, page tables,
+ * on a GPU NCCL. It is not known before the worker runs (its end shows it, as "outside"; there it is
+ * measured), so these are allowances.
  */
+enum { LIBRARIES_SHARE = 32 /* of what is free */, PROGRAM_BYTES = 64 << 20 };
+
 static size_t less_outside(size_t bytes)
 {
-    const size_t outside = bytes / 32 + ((size_t)64 << 20);
+    const size_t outside = bytes / LIBRARIES_SHARE + PROGRAM_BYTES;
     return bytes > outside ? bytes - outside : 0;
 }
 
@@ -105,7 +107,8 @@ int cmd_fit_limits(const struct zt_recipe *r, const struct cmd_devices *dev, boo
         return 0;
     rc = gpu_memory((int)(n / per_gpu), &bytes, err);
     if (!rc && bytes < SIZE_MAX)
-        out->device = (struct zt_fit_limit){bytes / per_gpu, "what is free on its GPU"};
+        out->device = (struct zt_fit_limit){(bytes - bytes / LIBRARIES_SHARE) / per_gpu,
+                                            "what is free on its GPU"};
     return rc;
 }
 

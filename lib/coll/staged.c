@@ -327,8 +327,10 @@ static void drain(struct zt_coll *base)
     struct staged_coll *c = (struct staged_coll *)base;
     const struct zt_dev_ops *cpu = c->inner->dev->ops;
     struct zt_err ignored; /* the callers' streams have it */
-    for (int i = 0; i < c->n_lanes; i++)
+    for (int i = 0; i < c->n_lanes; i++) {
         cpu->sync(cpu->record(c->lanes[i].inner), &ignored);
+        atomic_store(&c->lanes[i].owner, NULL); /* the stream may be freed now */
+    }
 }
 
 /* All but the inner transport. */

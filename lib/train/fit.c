@@ -42,17 +42,22 @@ static int measure(const struct zt_train_env *env, struct free_mib *out, struct 
     return rc;
 }
 
-/* The least of all ranks; `shared` is memory that peers read. */
-static int reduce(const struct zt_train_env *env, struct zt_stream *s, void *shared,
+/* The least of all ranks. `shared` is memory that peers read, for the pairs of all ranks. */
+static int reduce(const struct zt_train_env *env, struct zt_stream *s, struct free_mib *shared,
                   struct free_mib *m, struct zt_err *err)
 {
     const struct zt_dev_ops *ops = env->dev->ops;
-    struct free_mib negative = {-m->device, -m->host};
-    ops->copy(s, &(struct zt_copy){shared, &negative, sizeof negative});
-    env->coll->ops->all_reduce(env->coll, s, ZT_GROUP_WORLD, shared, shared, 2, ZT_F32, ZT_MAX);
-    ops->copy(s, &(struct zt_copy){&negative, shared, sizeof negative});
+    const size_t n = (size_t)env->world;
+    struct free_mib *all = zt_xcalloc(n, sizeof *all);
+    ops->copy(s, &(struct zt_copy){shared + env->rank, m, sizeof *m});
+    env->coll->ops->all_gather(env->coll, s, ZT_GROUP_WORLD, shared + env->rank, shared, 2, ZT_F32);
+    ops->copy(s, &(struct zt_copy){all, shared, n * sizeof *all});
     int rc = ops->sync(ops->record(s), err);
-    *m = (struct free_mib){-negative.device, -negative.host};
+    for (size_t i = 0; i < n; i++) {
+        m->device = fminf(m->device, all[i].device);
+        m->host = fminf(m->host, all[i].host);
+    }
+    free(all);
     return rc;
 }
 
@@ -65,7 +70,7 @@ static int least_free(const struct zt_train_env *env, struct free_mib *m, struct
     int rc = measure(env, m, err);
     if (rc || env->world == 1)
         return rc;
-    rc = coll->alloc_shared(env->coll, sizeof *m, &shared, err);
+    rc = coll->alloc_shared(env->coll, (size_t)env->world * sizeof *m, &shared, err);
     if (!rc)
         rc = env->dev->ops->stream_create(env->dev, "memory", 1, &s, err);
     for (int i = 0; i < 2 && !rc; i++) {

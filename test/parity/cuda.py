@@ -181,7 +181,7 @@ def failures():
     other = r"\. To train with 1 CPU worker instead: "
     for name, env, code, pattern in (
             ("out of memory", {"CUSIM_MEMORY": "16M"}, 5,
-             r"GPU 0 \(.*\): cannot allocate \d+ bytes: \d+ bytes are free \(of 16777216\)"),
+             r"it does not fit: each rank needs \d+ bytes .* of its device, but may take only \d+ .*: what is free on its GPU"),
             ("no driver", {"CUSIM_DRIVER": "0"}, 4, "--device=cuda: no NVIDIA driver is installed" + other),
             ("an old driver", {"CUSIM_DRIVER": "12040"}, 4,
              r"the NVIDIA driver is too old: it is for CUDA 12\.4, and this build needs \d+\.\d+" + other),
