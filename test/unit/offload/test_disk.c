@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -36,10 +37,9 @@ static struct {
 /* Bytes to move instead of n, whole blocks; -1: fail. One transfer at a time counts. */
 static int64_t planned(size_t n)
 {
-    static _Atomic int lock;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     int64_t out = (int64_t)n;
-    while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
-        sched_yield();
+    pthread_mutex_lock(&lock);
     if (fault.fail_at > 0 && --fault.fail_at == 0) {
         out = -1;
         fault.n_faults++;
@@ -48,7 +48,7 @@ static int64_t planned(size_t n)
         out = out < (int64_t)n ? out : (int64_t)n;
         fault.n_faults += out < (int64_t)n;
     }
-    __atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
     return out;
 }
 

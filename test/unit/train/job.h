@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "data/data.h"
+#include "offload/disk.h"
 #include "optim/groups.h"
 #include "train/run.h"
 
@@ -31,7 +32,8 @@ struct job {
     bool leave_early; /* release the engine with steps still under way */
     int drop_wait;    /* index into TRAIN's waits of rank 0, -1: none */
     int drop_access;  /* index into TRAIN's ops: its last access of rank 0 is not declared */
-    int fill;         /* what every byte of the arenas is before anything runs; -1: the canary */
+    enum zt_disk_backend disk; /* where the plan has a DISK arena */
+    int fill; /* what every byte of the arenas is before anything runs; -1: the canary */
     void (*look)(struct rank *r, struct zt_engine *e); /* when all is done; NULL: at nothing */
     void *context;                                     /* of look */
 };
@@ -171,6 +173,19 @@ static void shrink_access(struct zt_program *prog, int op)
     a->end = a->begin + (a->end - a->begin) / 2;
 }
 
+/* Small requests, few in flight, so that every transfer has several. */
+static int open_disk(const struct job *j, const struct zt_plan *p, struct zt_disk **out,
+                     struct zt_err *err)
+{
+    const struct zt_disk_opts o = {.dir = "/tmp",
+                                   .bytes = p->ledger.peak[ZT_AR_DISK],
+                                   .backend = j->disk,
+                                   .block_bytes = ZT_DISK_ALIGN,
+                                   .queue_depth = 3,
+                                   .n_threads = 2};
+    return o.bytes ? zt_disk_open(&o, out, err) : 0;
+}
+
 static void *rank_main(void *p)
 {
     struct rank *r = p;
@@ -179,6 +194,7 @@ static void *rank_main(void *p)
     struct zt_coll *coll = NULL;
     struct zt_plan *plan = NULL;
     struct zt_dataset *data = NULL;
+    struct zt_disk *disk = NULL;
     struct zt_engine e = {0};
     struct zt_feed feed, feed_eval;
     struct zt_source source = {j->model, NULL, 5};
@@ -201,8 +217,11 @@ static void *rank_main(void *p)
     if (!rc)
         rc = zt_dataset_open(&opts, &data, &r->err);
     if (!rc)
+        rc = open_disk(j, plan, &disk, &r->err);
+    if (!rc)
         rc = zt_engine_init(&e, plan, dev, coll, &r->err);
     if (!rc) {
+        e.disk = disk;
         feed = (struct zt_feed){
             data, r->rank, j->n_ranks, j->cfg.accum, j->cfg.micro_batch, j->cfg.seq_len, -1};
         e.feed_train = &feed;
@@ -233,6 +252,7 @@ static void *rank_main(void *p)
     if (rc && coll)
         coll->ops->abort(coll);
     zt_engine_release(&e);
+    zt_disk_close(disk);
     if (data)
         zt_dataset_free(data);
     if (plan)

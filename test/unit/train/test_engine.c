@@ -204,6 +204,35 @@ TEST(engine_offload_param_same_bits)
     }
 }
 
+/* Either or both on a drive, the other anywhere; both ways of moving bytes; one op at a time too. */
+TEST(engine_nvme_same_bits)
+{
+    static const struct zt_group groups[] = {{"h.1.*", 0, 1, true}, {"*.c_attn.*", 0, 1, true}};
+    for (int i = 0; i < 24; i++) {
+        struct bits a, b;
+        const int stage = i < 12 ? 3 : i % 2 + 1;
+        struct job j = job(i % 4 == 3 ? 1 : 2, stage, i & 1 ? ZT_BF16 : ZT_F32);
+        j.groups = groups;
+        j.n_groups = i / 4 & 1 ? 2 : 0;
+        j.cfg.accum = 1 + (i & 1);
+        collect(&j, &a);
+        RETURN_IF_FAILED();
+        const bool param = stage == 3 && i % 3 < 2;
+        j.cfg.offload_param = param                      ? ZT_OFFLOAD_NVME
+                              : stage == 3 && i % 2 == 0 ? ZT_OFFLOAD_CPU
+                                                         : ZT_OFFLOAD_NONE;
+        j.cfg.offload_optimizer =
+            !param || i % 4 < 2 ? ZT_OFFLOAD_NVME : (enum zt_offload)(i % 4 - 2);
+        j.cfg.recompute = i % 5 == 1 ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
+        j.cfg.disk_buffers = i % 4;
+        j.disk = i % 2 ? ZT_DISK_AUTO : ZT_DISK_THREADS;
+        j.serial = i % 5 == 3;
+        collect(&j, &b);
+        RETURN_IF_FAILED();
+        CHECK(memcmp(&a, &b, sizeof a) == 0);
+    }
+}
+
 /*
  * Every kind of recomputation, inputs on the host or not, in both models with dropout, by every stage, with
  * the first block frozen too, and one op at a time, where an op that touched more than it says is caught.
@@ -284,13 +313,14 @@ static int run_with_dropped_wait(int wait)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* With parameters and states on the host, so that every stream but DISK takes part. */
+/* With parameters and states on a drive, so that every stream takes part; threads, which the sanitizer sees. */
 TEST(engine_tsan_sees_a_dropped_wait)
 {
     const char *drop = getenv("ZT_DROP_WAIT");
     struct job j = job(2, 3, ZT_F32);
     struct rank ranks[MAX_RANKS];
-    j.cfg.offload_optimizer = j.cfg.offload_param = ZT_OFFLOAD_CPU;
+    j.cfg.offload_optimizer = j.cfg.offload_param = ZT_OFFLOAD_NVME;
+    j.disk = ZT_DISK_THREADS;
     if (drop) {
         int64_t wait;
         CHECK(zt_parse_i64(drop, &wait));

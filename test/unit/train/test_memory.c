@@ -140,10 +140,10 @@ static void check_cell(struct job *j)
 static const struct {
     int first_stage;
     enum zt_offload optimizer, param;
-} places[] = {{0, ZT_OFFLOAD_NONE, ZT_OFFLOAD_NONE},
-              {1, ZT_OFFLOAD_CPU, ZT_OFFLOAD_NONE},
-              {3, ZT_OFFLOAD_NONE, ZT_OFFLOAD_CPU},
-              {3, ZT_OFFLOAD_CPU, ZT_OFFLOAD_CPU}};
+} places[] = {{0, ZT_OFFLOAD_NONE, ZT_OFFLOAD_NONE}, {1, ZT_OFFLOAD_CPU, ZT_OFFLOAD_NONE},
+              {3, ZT_OFFLOAD_NONE, ZT_OFFLOAD_CPU},  {3, ZT_OFFLOAD_CPU, ZT_OFFLOAD_CPU},
+              {1, ZT_OFFLOAD_NVME, ZT_OFFLOAD_NONE}, {3, ZT_OFFLOAD_CPU, ZT_OFFLOAD_NVME},
+              {3, ZT_OFFLOAD_NVME, ZT_OFFLOAD_NVME}};
 
 /* Every stage, type, place and recomputation; `n` varies what else there is. */
 static void check_all(const struct zt_model_config *mc, int n_ranks)
