@@ -379,8 +379,9 @@ struct zt_dev_ops {
     enum zt_dev_kind kind;
 
     /*
-     * Memory. alloc: zero-filled, 2 MiB aligned (CUDA: as cudaMalloc has it), touched, huge pages where
-     * there are any. Blocking.
+     * Memory. alloc: zero-filled, 2 MiB aligned (CUDA: as cudaMalloc has it), huge pages where there are
+     * any. On the CPU a page may come when it is first written: who must not wait for it then fills the
+     * memory at once. Blocking.
      */
     int (*alloc)(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err);
     void (*free)(struct zt_dev *d, void *p, size_t bytes);

@@ -1,12 +1,11 @@
 #include "dev/cpu/kernels.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/io.h"
 #include "base/size.h"
 
-enum { HUGE_PAGE = 2 << 20, PAGE = 4096, MAX_PROC_FILE = 1 << 20 };
+enum { HUGE_PAGE = 2 << 20, MAX_PROC_FILE = 1 << 20 };
 
 /* The number after `key` in a /proc or cgroup file ("MemTotal:  123 kB", "inactive_file 123"). */
 static bool find_number(const char *text, const char *key, int64_t *out)
@@ -102,22 +101,6 @@ out:
     return rc;
 }
 
-/*
- * Touch every page now: the first touch runs at 2 GB/s with small pages, and a page that is not
- * there must be found missing before the first step.
- */
-static void touch(unsigned char *p, size_t bytes)
-{
-    long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    int n_threads = (int)ZT_MIN(ZT_MAX(n_cpus, 1), 8);
-    int64_t n_huge = (int64_t)(bytes / HUGE_PAGE);
-    (void)n_threads; /* ThreadSanitizer builds have no OpenMP */
-#pragma omp parallel for num_threads(n_threads) schedule(static) if (n_huge >= 32)
-    for (int64_t i = 0; i < n_huge; i++)
-        for (size_t j = 0; j < HUGE_PAGE; j += PAGE)
-            *(volatile unsigned char *)(p + (size_t)i * HUGE_PAGE + j) = 0;
-}
-
 int zt_cpu_alloc(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err)
 {
     size_t free_bytes, total_bytes, padded;
@@ -144,7 +127,6 @@ int zt_cpu_alloc(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err)
     if (head != HUGE_PAGE)
         munmap(p + size, HUGE_PAGE - head);
     madvise(p, size, MADV_HUGEPAGE); /* advice: small pages work too */
-    touch(p, size);
     *out = p;
     return 0;
 }
