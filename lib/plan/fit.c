@@ -14,43 +14,58 @@ static const double SAME_TIME = 1.02;
  * The table. A new kind of recomputation or offload is one row, between what gives up less and what
  * gives up more. Whether two options go together is zt_plan_create()'s to say.
  */
+/* clang-format off */
+#define STAGE(n) {ZT_FIT_STAGE, n, 0, #n, {"zero_optimization.stage=" #n}}
+#define RECOMPUTE(kind, word) {ZT_FIT_RECOMPUTE, kind, 0, word, {"activation_checkpointing.policy=" word}}
+#define EVERY(n) \
+    {ZT_FIT_RECOMPUTE, ZT_RECOMPUTE_EVERY, n, "every " #n, \
+     {"activation_checkpointing.policy=every", "activation_checkpointing.every=" #n}}
+#define INPUTS(on, word, place) \
+    {ZT_FIT_CPU_CHECKPOINTING, on, 0, place, {"activation_checkpointing.cpu_checkpointing=" word}}
+#define OPTIMIZER(kind, word, place) \
+    {ZT_FIT_OFFLOAD_OPTIMIZER, kind, 0, place, {"zero_optimization.offload_optimizer.device=" word}}
+#define PARAM(kind, word, place) \
+    {ZT_FIT_OFFLOAD_PARAM, kind, 0, place, {"zero_optimization.offload_param.device=" word}}
+
 const struct zt_fit_option zt_fit_options[] = {
-    {ZT_FIT_STAGE, 0, "0", "zero_optimization.stage=0"},
-    {ZT_FIT_STAGE, 1, "1", "zero_optimization.stage=1"},
-    {ZT_FIT_STAGE, 2, "2", "zero_optimization.stage=2"},
-    {ZT_FIT_STAGE, 3, "3", "zero_optimization.stage=3"},
-    {ZT_FIT_RECOMPUTE, ZT_RECOMPUTE_NONE, "none", "activation_checkpointing.policy=none"},
-    {ZT_FIT_RECOMPUTE, ZT_RECOMPUTE_BLOCK, "block", "activation_checkpointing.policy=block"},
-    {ZT_FIT_OFFLOAD_OPTIMIZER, ZT_OFFLOAD_NONE, "device",
-     "zero_optimization.offload_optimizer.device=none"},
-    {ZT_FIT_OFFLOAD_OPTIMIZER, ZT_OFFLOAD_CPU, "cpu",
-     "zero_optimization.offload_optimizer.device=cpu"},
-    {ZT_FIT_OFFLOAD_OPTIMIZER, ZT_OFFLOAD_NVME, "nvme",
-     "zero_optimization.offload_optimizer.device=nvme"},
-    {ZT_FIT_OFFLOAD_PARAM, ZT_OFFLOAD_NONE, "device",
-     "zero_optimization.offload_param.device=none"},
-    {ZT_FIT_OFFLOAD_PARAM, ZT_OFFLOAD_CPU, "cpu", "zero_optimization.offload_param.device=cpu"},
-    {ZT_FIT_OFFLOAD_PARAM, ZT_OFFLOAD_NVME, "nvme", "zero_optimization.offload_param.device=nvme"},
+    STAGE(0), STAGE(1), STAGE(2), STAGE(3),
+    RECOMPUTE(ZT_RECOMPUTE_NONE, "none"),
+    RECOMPUTE(ZT_RECOMPUTE_SELECTIVE, "selective"),
+    RECOMPUTE(ZT_RECOMPUTE_BLOCK, "block"),
+    EVERY(2), EVERY(4), EVERY(8),
+    INPUTS(false, "false", "device"),
+    INPUTS(true, "true", "cpu"),
+    OPTIMIZER(ZT_OFFLOAD_NONE, "none", "device"),
+    OPTIMIZER(ZT_OFFLOAD_CPU, "cpu", "cpu"),
+    OPTIMIZER(ZT_OFFLOAD_NVME, "nvme", "nvme"),
+    PARAM(ZT_OFFLOAD_NONE, "none", "device"),
+    PARAM(ZT_OFFLOAD_CPU, "cpu", "cpu"),
+    PARAM(ZT_OFFLOAD_NVME, "nvme", "nvme"),
 };
+/* clang-format on */
 const int zt_n_fit_options = ZT_ARRAY_LEN(zt_fit_options);
 
-static int value_of(const struct zt_plan_config *cfg, enum zt_fit_dim dim)
+/* Does the configuration stand on the row? */
+static bool stands_on(const struct zt_plan_config *cfg, const struct zt_fit_option *o)
 {
-    switch (dim) {
+    switch (o->dim) {
     case ZT_FIT_STAGE:
-        return cfg->stage;
+        return cfg->stage == o->value;
     case ZT_FIT_RECOMPUTE:
-        return (int)cfg->recompute;
+        return (int)cfg->recompute == o->value &&
+               (cfg->recompute != ZT_RECOMPUTE_EVERY || cfg->recompute_every == o->every);
+    case ZT_FIT_CPU_CHECKPOINTING:
+        return (int)cfg->cpu_checkpointing == o->value;
     case ZT_FIT_OFFLOAD_OPTIMIZER:
-        return (int)cfg->offload_optimizer;
+        return (int)cfg->offload_optimizer == o->value;
     case ZT_FIT_OFFLOAD_PARAM:
-        return (int)cfg->offload_param;
+        return (int)cfg->offload_param == o->value;
     case ZT_FIT_MICRO_BATCH:
     case ZT_N_FIT_DIMS:
         break;
     }
-    ZT_ASSERT_CMP(dim, <, ZT_FIT_MICRO_BATCH); /* no row of the table */
-    return 0;
+    ZT_ASSERT_CMP(o->dim, <, ZT_N_FIT_DIMS);
+    return false;
 }
 
 static void apply(struct zt_plan_config *cfg, const struct zt_fit_option *o)
@@ -61,6 +76,10 @@ static void apply(struct zt_plan_config *cfg, const struct zt_fit_option *o)
         return;
     case ZT_FIT_RECOMPUTE:
         cfg->recompute = (enum zt_recompute)o->value;
+        cfg->recompute_every = o->every;
+        return;
+    case ZT_FIT_CPU_CHECKPOINTING:
+        cfg->cpu_checkpointing = o->value;
         return;
     case ZT_FIT_OFFLOAD_OPTIMIZER:
         cfg->offload_optimizer = (enum zt_offload)o->value;
@@ -72,13 +91,13 @@ static void apply(struct zt_plan_config *cfg, const struct zt_fit_option *o)
     case ZT_N_FIT_DIMS:
         break;
     }
-    ZT_ASSERT_CMP(o->dim, <, ZT_FIT_MICRO_BATCH);
+    ZT_ASSERT_CMP(o->dim, <, ZT_N_FIT_DIMS);
 }
 
 const struct zt_fit_option *zt_fit_option_of(const struct zt_plan_config *cfg, enum zt_fit_dim dim)
 {
     for (int i = 0; i < zt_n_fit_options; i++)
-        if (zt_fit_options[i].dim == dim && zt_fit_options[i].value == value_of(cfg, dim))
+        if (zt_fit_options[i].dim == dim && stands_on(cfg, &zt_fit_options[i]))
             return &zt_fit_options[i];
     return NULL;
 }
@@ -163,6 +182,27 @@ bool zt_fit_fits(const struct zt_plan *p, const struct zt_fit_limits *limits)
     return within(zt_plan_device_bytes(p), p->ledger.peak[ZT_AR_HOST], limits);
 }
 
+/*
+ * What is alive at one time by program order: no packing needs less, for it widens lifetimes. Found in no
+ * time, beside the schedule that decides how far.
+ */
+static void count_live(const struct zt_plan *p, struct zt_fit_choice *c)
+{
+    struct zt_life *life = zt_xcalloc((size_t)p->n_bufs, sizeof *life);
+    size_t most[ZT_N_ARENAS] = {0};
+    for (int k = 0; k < ZT_N_PROGRAMS; k++) {
+        if (p->programs[k].n_ops == 0)
+            continue;
+        zt_lifetimes_plain(p, (enum zt_program_kind)k, life);
+        for (int a = 0; a < ZT_N_ARENAS; a++)
+            most[a] = ZT_MAX(most[a],
+                             zt_live_bound(p, (enum zt_program_kind)k, life, (enum zt_arena_id)a));
+    }
+    c->device = most[ZT_AR_DEVICE] + most[ZT_AR_SHARED];
+    c->host = most[ZT_AR_HOST];
+    free(life);
+}
+
 int zt_fit_size(const struct zt_model *model, const struct zt_fit_limits *limits,
                 struct zt_fit_choice *c, struct zt_err *err)
 {
@@ -170,11 +210,13 @@ int zt_fit_size(const struct zt_model *model, const struct zt_fit_limits *limits
     int rc = zt_plan_outline(model, &c->cfg, 0, &p, err);
     if (rc)
         return rc;
-    c->exact = zt_fit_fits(p, limits);
-    if (c->exact)
+    count_live(p, c);
+    c->exact = within(c->device, c->host, limits);
+    if (c->exact) {
         zt_plan_arrange(p);
-    c->device = zt_plan_device_bytes(p);
-    c->host = p->ledger.peak[ZT_AR_HOST];
+        c->device = zt_plan_device_bytes(p);
+        c->host = p->ledger.peak[ZT_AR_HOST];
+    }
     c->fits = within(c->device, c->host, limits);
     c->step_s = p->programs[ZT_PROG_TRAIN].time_s;
     zt_plan_free(p);
@@ -199,11 +241,15 @@ static bool gives_up_all_of(const int a[ZT_N_FIT_DIMS], const int b[ZT_N_FIT_DIM
     return true;
 }
 
+/* Is there no need to look, for a choice that gives up less was found to fit? */
 static bool is_more_than_kept(const struct search *s, const int rung[ZT_N_FIT_DIMS])
 {
-    for (int i = 0; i < s->out->n; i++)
-        if (s->out->choices[i].fits && gives_up_all_of(s->out->choices[i].rung, rung))
+    for (int i = 0; i < s->out->n; i++) {
+        const struct zt_fit_choice *c = &s->out->choices[i];
+        if (c->fits && gives_up_all_of(c->rung, rung) &&
+            (s->what == ZT_FIT_CHANGES || c->rung[ZT_FIT_STAGE] == rung[ZT_FIT_STAGE]))
             return true;
+    }
     return false;
 }
 
@@ -213,7 +259,7 @@ static int size_at(const struct search *s, const int rung[ZT_N_FIT_DIMS], struct
     *c = choice_at(s, rung);
     int rc = zt_fit_size(s->model, s->limits, c, s->err);
     struct zt_fit_choice *least = &s->out->least;
-    if (!rc && c->exact && (least->cfg.stage < 0 || c->device < least->device))
+    if (!rc && (least->cfg.stage < 0 || c->device < least->device))
         *least = *c;
     return rc;
 }
@@ -248,13 +294,12 @@ static void try_micro_batches(struct search *s, int rung[ZT_N_FIT_DIMS])
 static int visit(struct search *s, int rung[ZT_N_FIT_DIMS])
 {
     struct zt_fit_choice c;
-    bool changes = s->what == ZT_FIT_CHANGES;
-    if (changes && is_more_than_kept(s, rung))
+    if (is_more_than_kept(s, rung))
         return 0;
     int rc = size_at(s, rung, &c);
     if (rc)
         return rc;
-    if (!changes || c.fits)
+    if (s->what == ZT_FIT_ALL || c.fits)
         keep(s, &c);
     else
         try_micro_batches(s, rung);
@@ -262,24 +307,17 @@ static int visit(struct search *s, int rung[ZT_N_FIT_DIMS])
     return 0;
 }
 
-/* The dearest dimension outermost: choices come in the order of cheapness. Returns how many could be. */
-static int visit_all(struct search *s)
+/* Visit all rungs of the ladders of `dim` and below; how many can be planned. The stage varies fastest. */
+static int visit_below(struct search *s, int dim, int rung[ZT_N_FIT_DIMS])
 {
-    const struct ladder *l = s->ladders;
-    int rung[ZT_N_FIT_DIMS] = {0}, n = 0;
-    for (int p = 0; p < l[ZT_FIT_OFFLOAD_PARAM].n; p++) {
-        for (int o = 0; o < l[ZT_FIT_OFFLOAD_OPTIMIZER].n; o++) {
-            for (int r = 0; r < l[ZT_FIT_RECOMPUTE].n; r++) {
-                for (int stage = 0; stage < l[ZT_FIT_STAGE].n; stage++) {
-                    rung[ZT_FIT_OFFLOAD_PARAM] = p;
-                    rung[ZT_FIT_OFFLOAD_OPTIMIZER] = o;
-                    rung[ZT_FIT_RECOMPUTE] = r;
-                    rung[ZT_FIT_STAGE] = stage;
-                    n += visit(s, rung) == 0;
-                }
-            }
-        }
+    int n = 0;
+    if (dim < 0)
+        return visit(s, rung) == 0;
+    for (int i = 0; i < (dim == ZT_FIT_MICRO_BATCH ? 1 : s->ladders[dim].n); i++) {
+        rung[dim] = i;
+        n += visit_below(s, dim - 1, rung);
     }
+    rung[dim] = 0;
     return n;
 }
 
@@ -320,13 +358,14 @@ int zt_fit_search(const struct zt_model *model, const struct zt_plan_config *cfg
                            ? micro_ladder(model, cfg)
                            : ladder_of(cfg, (enum zt_fit_dim)d, limits->nvme_path);
     *err = (struct zt_err){0};
-    if (visit_all(&s) == 0)
+    int rung[ZT_N_FIT_DIMS] = {0};
+    if (visit_below(&s, ZT_N_FIT_DIMS - 1, rung) == 0)
         return err->code;
     if (out->n > 0)
         qsort(out->choices, (size_t)out->n, sizeof *out->choices, by_order);
     if (what == ZT_FIT_CHANGES)
         keep_least(out);
-    return 0;
+    return out->least.exact ? 0 : zt_fit_size(model, &ZT_FIT_NO_LIMITS, &out->least, err);
 }
 
 void zt_fit_release(struct zt_fit *f)
@@ -380,9 +419,10 @@ static int add_micro_batch(const struct zt_fit_choice *c, struct zt_arena *arena
 static int add_option(const struct zt_fit_choice *c, const struct zt_fit_option *o,
                       struct zt_arena *arena, const char **out)
 {
-    out[0] = o->set;
+    out[0] = o->set[0];
+    out[1] = o->set[1];
     if (!is_nvme(o))
-        return 1;
+        return o->set[1] ? 2 : 1;
     out[1] = zt_arena_printf(arena, "zero_optimization.%s.nvme_path=%s",
                              o->dim == ZT_FIT_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer",
                              c->nvme_path);

@@ -23,6 +23,7 @@ enum zt_fit_dim {
     ZT_FIT_STAGE,
     ZT_FIT_MICRO_BATCH,
     ZT_FIT_RECOMPUTE,
+    ZT_FIT_CPU_CHECKPOINTING,
     ZT_FIT_OFFLOAD_OPTIMIZER,
     ZT_FIT_OFFLOAD_PARAM,
     ZT_N_FIT_DIMS,
@@ -49,7 +50,7 @@ struct zt_fit_limits {
 struct zt_fit_choice {
     struct zt_plan_config cfg;
     int rung[ZT_N_FIT_DIMS]; /* 0: as asked for */
-    bool exact; /* false: its persistent buffers alone do not fit, and were all that was counted */
+    bool exact; /* false: what lives at one time does not fit, and was all that was counted */
     bool fits;
     size_t device, host; /* bytes */
     double step_s;       /* planned; 0 unless exact */
@@ -60,13 +61,16 @@ struct zt_fit {
     int n;
     struct zt_fit_choice *choices; /* in order */
     size_t cap;
-    struct zt_fit_choice
-        least; /* needs least of the device, of what was planned; cfg.stage -1: none */
+    struct zt_fit_choice least; /* needs the least of the device, or nearly; planned to the byte */
 };
 
 /* What a search looks at. */
 enum zt_fit_search {
-    ZT_FIT_ALL,    /* every choice but smaller micro-batches: the cheapest is among them */
+    /*
+     * All but smaller micro-batches: the cheapest is among them. Where a choice fits, nothing that gives
+     * up more at the same stage is looked at.
+     */
+    ZT_FIT_ALL,
     ZT_FIT_CHANGES /* those that fit and of which no part may be left out, micro-batches too */
 };
 

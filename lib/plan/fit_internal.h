@@ -6,9 +6,10 @@
 
 struct zt_fit_option {
     enum zt_fit_dim dim;
-    int value;        /* of the configuration */
-    const char *name; /* in tables */
-    const char *set;  /* the recipe's key and value */
+    int value;          /* of the configuration */
+    int every;          /* ZT_RECOMPUTE_EVERY: blocks in a run */
+    const char *name;   /* in tables */
+    const char *set[2]; /* the recipe's keys and values; the second may be NULL */
 };
 
 /* Rows of a dimension stand together, the cheapest first; the micro-batch has none. */

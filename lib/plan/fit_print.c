@@ -59,21 +59,26 @@ void zt_fit_print_table(const struct zt_fit *f, const struct zt_fit_limits *limi
 {
     const struct zt_fit_choice *best = zt_fit_cheapest(f);
     print_limits(limits, out);
-    zt_str_printf(out, "%-7s%-15s%-11s%-12s%17s%17s%13s\n", "stage", "recomputation", "optimizer",
-                  "parameters", "device, bytes", "host, bytes", "step, ms");
+    zt_str_printf(out, "%-7s%-15s%-8s%-11s%-12s%17s%17s%13s\n", "stage", "recomputation", "inputs",
+                  "optimizer", "parameters", "device, bytes", "host, bytes", "step, ms");
     for (int i = 0; i < f->n; i++) {
         const struct zt_fit_choice *c = &f->choices[i];
-        zt_str_printf(out, "%-7s%-15s%-11s%-12s%2s%15zu%17zu", rung_name(c, ZT_FIT_STAGE),
-                      rung_name(c, ZT_FIT_RECOMPUTE), rung_name(c, ZT_FIT_OFFLOAD_OPTIMIZER),
-                      rung_name(c, ZT_FIT_OFFLOAD_PARAM), c->exact ? "" : ">", c->device, c->host);
+        zt_str_printf(
+            out, "%-7s%-15s%-8s%-11s%-12s%2s%15zu%17zu", rung_name(c, ZT_FIT_STAGE),
+            rung_name(c, ZT_FIT_RECOMPUTE),
+            c->cfg.recompute == ZT_RECOMPUTE_NONE ? "" : rung_name(c, ZT_FIT_CPU_CHECKPOINTING),
+            rung_name(c, ZT_FIT_OFFLOAD_OPTIMIZER), rung_name(c, ZT_FIT_OFFLOAD_PARAM),
+            c->exact ? "" : ">", c->device, c->host);
         if (c->exact)
             zt_str_printf(out, "%13.5g", c->step_s * 1e3);
         else
             zt_str_printf(out, "%13s", "");
         zt_str_puts(out, c == best ? "  <- chosen\n" : c->fits ? "  fits\n" : "  too large\n");
     }
-    zt_str_puts(out, "\nThe cheapest has the shortest planned step; of steps within 2 % of it, the "
-                     "first in this order.\n");
+    zt_str_puts(out,
+                "\nWhere something fits, more is not given up at the same stage. The cheapest has "
+                "the shortest planned\nstep; of steps within 2 % of it, the first in this "
+                "order.\n");
 }
 
 static json_t *limit_json(const struct zt_fit_limit *l)
@@ -158,11 +163,9 @@ static void print_need(const struct zt_plan *p, const struct zt_fit_limits *l, s
 void zt_fit_print_least(const struct zt_fit *f, struct zt_str *out)
 {
     zt_str_puts(out, "no ZeRO stage, recomputation, offload or smaller micro-batch makes it fit");
-    if (f->least.cfg.stage >= 0) {
-        zt_str_printf(out, "; the least, %zu bytes of the device and %zu of the host, is had by:",
-                      f->least.device, f->least.host);
-        print_sets(&f->least, out);
-    }
+    zt_str_printf(out, "; the least, %zu bytes of the device and %zu of the host, is had by:",
+                  f->least.device, f->least.host);
+    print_sets(&f->least, out);
     zt_str_puts(out, "\nuse more ranks, shorter sequences or a smaller model");
 }
 

@@ -88,7 +88,8 @@ TEST(fit_what_the_recipe_gives_up_stays)
     CHECK(f.n > 0);
     for (int i = 0; i < f.n; i++) {
         CHECK(f.choices[i].cfg.stage > 0);
-        CHECK(f.choices[i].cfg.recompute >= ZT_RECOMPUTE_BLOCK);
+        CHECK(f.choices[i].cfg.recompute == ZT_RECOMPUTE_BLOCK ||
+              f.choices[i].cfg.recompute == ZT_RECOMPUTE_EVERY);
         CHECK(f.choices[i].cfg.offload_optimizer >= ZT_OFFLOAD_CPU);
         CHECK_INT(f.choices[i].cfg.micro_batch, 4);
     }
@@ -198,6 +199,19 @@ TEST(fit_keys_of_a_change)
     CHECK_STR(sets[1], "gradient_accumulation_steps=6");
     CHECK_STR(sets[2], "activation_checkpointing.policy=block");
     CHECK_STR(sets[3], "zero_optimization.offload_optimizer.device=cpu");
+    c = (struct zt_fit_choice){.cfg = tiny_config(3, 2, ZT_F32), .nvme_path = "/disk"};
+    c.cfg.recompute = ZT_RECOMPUTE_EVERY;
+    c.cfg.recompute_every = 4;
+    c.cfg.cpu_checkpointing = true;
+    c.cfg.offload_param = ZT_OFFLOAD_NVME;
+    c.rung[ZT_FIT_RECOMPUTE] = c.rung[ZT_FIT_CPU_CHECKPOINTING] = c.rung[ZT_FIT_OFFLOAD_PARAM] = 1;
+    zt_fit_sets(&c, false, &arena, &n, &sets);
+    CHECK_INT(n, 5);
+    CHECK_STR(sets[0], "activation_checkpointing.policy=every");
+    CHECK_STR(sets[1], "activation_checkpointing.every=4");
+    CHECK_STR(sets[2], "activation_checkpointing.cpu_checkpointing=true");
+    CHECK_STR(sets[3], "zero_optimization.offload_param.device=nvme");
+    CHECK_STR(sets[4], "zero_optimization.offload_param.nvme_path=/disk");
     zt_arena_release(&arena);
 }
 
