@@ -9,6 +9,7 @@
 
 /* ---- requests ---- */
 
+/* The last bytes of a range, less than a block, are one of their own, so that only they are copied. */
 bool zt_disk_cut(struct zt_disk_work *w, struct zt_disk_request *r)
 {
     while (w->range < w->n_ranges && w->done == w->ranges[w->range].bytes) {
@@ -18,7 +19,9 @@ bool zt_disk_cut(struct zt_disk_work *w, struct zt_disk_request *r)
     if (w->range == w->n_ranges)
         return false;
     const struct zt_disk_range *range = &w->ranges[w->range];
-    const size_t n = ZT_MIN(range->bytes - w->done, w->disk->o.block_bytes);
+    size_t n = ZT_MIN(range->bytes - w->done, w->disk->o.block_bytes);
+    if (n > ZT_DISK_ALIGN)
+        n -= n % ZT_DISK_ALIGN;
     *r = (struct zt_disk_request){
         .host = (unsigned char *)range->host + w->done, .bytes = n, .at = range->at + w->done};
     w->done += n;
