@@ -134,7 +134,8 @@ struct block_tensors {
     struct zt_ref y;        /* (rows, C): output of either norm; forward only */
     float *mean1, *rstd1, *mean2, *rstd2; /* (rows) */
     float *lse;                           /* (batch, n_head, T) */
-    size_t kept_bytes, inner_bytes, scratch_bytes;
+    struct zt_layout kept, inner;
+    size_t scratch_bytes;
 };
 
 static float *floats_at(const void *base, size_t offset)
@@ -175,8 +176,8 @@ static void lay_out_block(const struct zt_model *m, const struct zt_seg_call *ca
         t->x_mid = zt_ref_at(base, zt_layout_add(l, rows * c, s->dtype), s->dtype);
         t->att = t->y = zt_ref_at(call->x_out, 0, s->dtype);
     }
-    t->kept_bytes = kept.bytes;
-    t->inner_bytes = in.bytes;
+    t->kept = kept;
+    t->inner = in;
     t->scratch_bytes = tmp.bytes;
 }
 
@@ -347,13 +348,13 @@ static void block_backward(struct zt_run *r)
     attention_backward(r, &t, rows, zt_ref_at(c->x_in, 0, dtype), dx);
 }
 
-static void block_act_bytes(const struct zt_model *m, const struct zt_shape *shape, size_t *kept,
-                            size_t *inner)
+static void block_act_layout(const struct zt_model *m, const struct zt_shape *shape,
+                             struct zt_layout *kept, struct zt_layout *inner)
 {
     struct block_tensors t;
     lay_out_block(m, &(struct zt_seg_call){.shape = shape}, &t);
-    *kept = t.kept_bytes;
-    *inner = t.inner_bytes;
+    *kept = t.kept;
+    *inner = t.inner;
 }
 
-static const struct zt_block_fns gpt2_block = {block_forward, block_backward, block_act_bytes};
+static const struct zt_block_fns gpt2_block = {block_forward, block_backward, block_act_layout};

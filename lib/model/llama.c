@@ -214,8 +214,9 @@ struct block {
     struct zt_ref wide;
     struct zt_ref dy; /* backward: (rows, C) fp32, gradient of a norm's output; in wide */
     float *rstd1, *rstd2, *rstd_q, *rstd_k;
-    float *lse; /* (batch, n_head, T) */
-    size_t kept_bytes, inner_bytes, fwd_scratch, bwd_scratch;
+    float *lse;                /* (batch, n_head, T) */
+    struct zt_layout kept, in; /* act's two parts */
+    size_t fwd_scratch, bwd_scratch;
 };
 
 static float *floats(const void *base, struct zt_layout *l, int64_t n)
@@ -260,8 +261,8 @@ static void lay_out_block(const struct zt_model *m, const struct zt_seg_call *ca
     b->dq = b->gate;
     b->dk = zt_ref_from(b->dq, rows * q);
     b->dv = zt_ref_from(b->dk, rows * kv);
-    b->kept_bytes = kept.bytes;
-    b->inner_bytes = in.bytes;
+    b->kept = kept;
+    b->in = in;
 
     /*
      * In turn: a norm's output, q and k, silu(gate) * up; in backward the gradients of the first and
@@ -544,13 +545,13 @@ static void block_backward(struct zt_run *r)
     attention_backward(r, &b, dx);
 }
 
-static void block_act_bytes(const struct zt_model *m, const struct zt_shape *shape, size_t *kept,
-                            size_t *inner)
+static void block_act_layout(const struct zt_model *m, const struct zt_shape *shape,
+                             struct zt_layout *kept, struct zt_layout *inner)
 {
     struct block b;
     lay_out_block(m, &(struct zt_seg_call){.shape = shape}, &b);
-    *kept = b.kept_bytes;
-    *inner = b.inner_bytes;
+    *kept = b.kept;
+    *inner = b.in;
 }
 
-static const struct zt_block_fns llama_block = {block_forward, block_backward, block_act_bytes};
+static const struct zt_block_fns llama_block = {block_forward, block_backward, block_act_layout};

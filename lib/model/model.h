@@ -89,6 +89,17 @@ struct zt_shape {
     bool train; /* keep what backward needs; false: forward has no act, its tmp is larger instead */
 };
 
+struct zt_extent {
+    size_t begin, end; /* bytes */
+};
+
+/* What lies between the tensors of a piece of memory, for their alignment: no kernel touches it. */
+enum { ZT_MAX_GAPS = 24 };
+struct zt_gaps {
+    int n;
+    struct zt_extent at[ZT_MAX_GAPS];
+};
+
 /*
  * Bytes and FLOPs of one segment at a shape. FLOPs are those of matrix products and attention, as
  * carried out, a multiply-add as two; causal attention counts the T (T + 1) / 2 pairs that it
@@ -98,7 +109,8 @@ struct zt_segment_size {
     size_t x_out;    /* residual stream leaving the segment (batch, seq_len, n_embd) */
     size_t act;      /* saved by forward for backward, x_in not included */
     size_t act_kept; /* its first part; the inner one follows (enum zt_forward_part) */
-    size_t fwd_tmp;  /* scratch of forward, kernels' workspace included */
+    struct zt_gaps kept_gaps, inner_gaps; /* of the two parts, each from its own beginning */
+    size_t fwd_tmp;                       /* scratch of forward, kernels' workspace included */
     size_t bwd_tmp;
     double fwd_flops, bwd_flops;
     double act_flops, inner_flops; /* forward of ZT_FWD_ACT, ZT_FWD_INNER */

@@ -84,22 +84,23 @@ struct zt_dropout zt_run_dropout(const struct zt_run *r, double p, enum zt_drop_
 void zt_run_drop_add(struct zt_run *r, const struct zt_dropout *drop, int64_t cols, struct zt_ref x,
                      struct zt_ref residual, struct zt_ref out);
 
+/* Tensors inside one piece of memory, laid out one after the other. */
+struct zt_layout {
+    size_t bytes;
+    struct zt_gaps gaps;
+};
+
 /* What a model type computes its blocks by; the first and last segment are the same in all. */
 struct zt_block_fns {
     void (*forward)(struct zt_run *r);
     void (*backward)(struct zt_run *r);
-    /* Bytes of act's kept and inner part. */
-    void (*act_bytes)(const struct zt_model *m, const struct zt_shape *shape, size_t *kept,
-                      size_t *inner);
+    /* Of act's kept and inner part. */
+    void (*act_layout)(const struct zt_model *m, const struct zt_shape *shape,
+                       struct zt_layout *kept, struct zt_layout *inner);
 };
 
 /* Sizes come from dry runs of a segment's own forward and backward. */
 extern const struct zt_model_ops zt_segment_ops;
-
-/* Tensors inside one piece of memory, laid out one after the other. */
-struct zt_layout {
-    size_t bytes;
-};
 
 /*
  * Where the inner part of a call's act begins, behind `kept` bytes unless the call has it apart; NULL in

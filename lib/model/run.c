@@ -157,9 +157,12 @@ static void segment_size(const struct zt_model *m, int segment, const struct zt_
         out->x_out = (size_t)(rows * m->cfg.n_embd) * zt_dtype_bytes(shape->dtype);
     if (kind != ZT_SEG_BLOCK || !shape->train)
         return;
-    size_t inner;
-    m->block->act_bytes(m, shape, &out->act_kept, &inner);
-    out->act = out->act_kept + inner;
+    struct zt_layout kept, inner;
+    m->block->act_layout(m, shape, &kept, &inner);
+    out->act_kept = kept.bytes;
+    out->act = kept.bytes + inner.bytes;
+    out->kept_gaps = kept.gaps;
+    out->inner_gaps = inner.gaps;
 }
 
 static void segment_forward(const struct zt_model *m, const struct zt_seg_call *c)
@@ -189,6 +192,10 @@ size_t zt_layout_add(struct zt_layout *l, int64_t n_elems, enum zt_dtype dtype)
                 zt_add_size(offset, bytes, &bytes) && bytes <= SIZE_MAX / 2;
     ZT_ASSERT(fits);
     l->bytes = zt_align_size(bytes, 256);
+    if (l->bytes > bytes) {
+        ZT_ASSERT_CMP(l->gaps.n, <, ZT_MAX_GAPS);
+        l->gaps.at[l->gaps.n++] = (struct zt_extent){bytes, l->bytes};
+    }
     return offset;
 }
 

@@ -140,6 +140,27 @@ static void fetch_input(struct zt_emit *e, struct zt_compute *c, const struct zt
     zt_emit_whole(e, ZT_R_X_IN, ZT_WRITE, c->x[x]);
 }
 
+/* A buffer of act's kept part, of its inner one, or of both. */
+static int act_buf(struct zt_emit *e, const char *what, const struct zt_step *s, enum zt_cat cat,
+                   bool kept, bool inner)
+{
+    const struct zt_segment_size *size = &e->sizes[s->segment];
+    const struct zt_gaps *a = &size->kept_gaps, *b = &size->inner_gaps;
+    const size_t start = kept ? size->act_kept : 0; /* of the inner part */
+    const size_t bytes = start + (inner ? size->act - size->act_kept : 0);
+    const int n = (kept ? a->n : 0) + (inner ? b->n : 0);
+    const int buf = segment_buf(e, what, s, s->segment, cat, bytes);
+    struct zt_extent *gaps = zt_arena_alloc(&e->p->arena, (size_t)n + 1, sizeof *gaps);
+    int at = 0;
+    for (int i = 0; kept && i < a->n; i++)
+        gaps[at++] = a->at[i];
+    for (int i = 0; inner && i < b->n; i++)
+        gaps[at++] = (struct zt_extent){start + b->at[i].begin, start + b->at[i].end};
+    e->p->bufs[buf].gaps = gaps;
+    e->p->bufs[buf].n_gaps = n;
+    return buf;
+}
+
 /*
  * Activations that nobody reads later, or that are made again, are scratch of this row; so is the inner
  * part of those that selective recomputation keeps.
@@ -152,13 +173,11 @@ static void write_act(struct zt_emit *e, struct zt_compute *c, const struct zt_s
     const bool keep = selective || (c->train && seg >= e->lowest && !again);
     if (size->act == 0)
         return;
-    c->act[seg] = segment_buf(e, "act", s, seg, keep ? ZT_CAT_ACT : ZT_CAT_WORKSPACE,
-                              selective ? size->act_kept : size->act);
+    c->act[seg] = act_buf(e, "act", s, keep ? ZT_CAT_ACT : ZT_CAT_WORKSPACE, true, !selective);
     zt_emit_whole(e, ZT_R_ACT, ZT_WRITE, c->act[seg]);
     if (selective)
-        zt_emit_whole(
-            e, ZT_R_INNER, ZT_WRITE,
-            segment_buf(e, "inner", s, seg, ZT_CAT_WORKSPACE, size->act - size->act_kept));
+        zt_emit_whole(e, ZT_R_INNER, ZT_WRITE,
+                      act_buf(e, "inner", s, ZT_CAT_WORKSPACE, false, true));
 }
 
 static void emit_forward(struct zt_emit *e, struct zt_compute *c, const struct zt_step *s,
@@ -207,15 +226,14 @@ static void emit_recompute(struct zt_emit *e, struct zt_compute *c, const struct
     read_weights(e, c, s, g);
     if (e->p->cfg.recompute == ZT_RECOMPUTE_SELECTIVE) {
         zt_emit_whole(e, ZT_R_ACT, ZT_READ, c->act[seg]);
-        c->inner[seg] =
-            segment_buf(e, "inner again", s, seg, ZT_CAT_ACT, size->act - size->act_kept);
+        c->inner[seg] = act_buf(e, "inner again", s, ZT_CAT_ACT, false, true);
         zt_emit_whole(e, ZT_R_INNER, ZT_WRITE, c->inner[seg]);
     } else {
         if (seg < run.last) {
             c->x[seg] = segment_buf(e, "x again", s, seg, ZT_CAT_ACT, size->x_out);
             zt_emit_whole(e, ZT_R_X_OUT, ZT_WRITE, c->x[seg]);
         }
-        c->act[seg] = segment_buf(e, "act again", s, seg, ZT_CAT_ACT, size->act);
+        c->act[seg] = act_buf(e, "act again", s, ZT_CAT_ACT, true, true);
         zt_emit_whole(e, ZT_R_ACT, ZT_WRITE, c->act[seg]);
     }
     write_scratch(e, s, size->fwd_tmp);

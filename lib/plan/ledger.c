@@ -42,11 +42,14 @@ static void count_categories(const struct zt_plan *p, int op, int n_ops, const s
         const struct zt_buf *buf = &p->bufs[b];
         if (buf->arena < first || buf->arena > last || !alive_at(&life[b], op, n_ops))
             continue;
-        const size_t alignment = buf->bytes - buf->used;
-        const size_t zeros = buf->padding ? buf->padding - alignment : 0;
-        bytes[buf->cat] += buf->used - zeros;
+        const size_t behind = buf->bytes - buf->used;
+        const size_t zeros = buf->padding ? buf->padding - behind : 0;
+        size_t between = 0;
+        for (int i = 0; i < buf->n_gaps; i++)
+            between += buf->gaps[i].end - buf->gaps[i].begin;
+        bytes[buf->cat] += buf->used - zeros - between;
         bytes[ZT_CAT_PADDING] += zeros;
-        bytes[ZT_CAT_ALIGNMENT] += alignment;
+        bytes[ZT_CAT_ALIGNMENT] += behind + between;
     }
 }
 

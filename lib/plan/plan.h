@@ -78,7 +78,7 @@ enum zt_cat {
     ZT_CAT_STAGING,   /* host copies on their way: offload, loading */
     /* No buffer has these: the ledger's, so that categories add up to the arena. */
     ZT_CAT_PADDING,   /* of units: zeros */
-    ZT_CAT_ALIGNMENT, /* of buffers, behind what ops touch: never touched */
+    ZT_CAT_ALIGNMENT, /* of buffers, and of tensors inside them: never touched */
     ZT_CAT_UNUSED,    /* free at that moment, between the buffers */
     ZT_N_CATS,
 };
@@ -113,6 +113,9 @@ struct zt_buf {
     size_t bytes;   /* multiple of ZT_BUF_ALIGN, on the disk of ZT_DISK_BUF_ALIGN */
     size_t used;    /* of bytes: what ops touch, padding of units included */
     size_t padding; /* buffers of units: bytes that hold no parameter's value; else 0 */
+    const struct zt_extent
+        *gaps; /* (n_gaps) of [0, used): alignment of what lies in it, never touched */
+    int n_gaps;
     size_t offset;
     enum zt_dtype dtype;
     int unit, mb;    /* -1: none */
@@ -578,10 +581,6 @@ void zt_verifier_free(struct zt_verifier *v);
 int zt_verify_ranks(const struct zt_plan *const *plans, int n, struct zt_err *err) ZT_MUST_CHECK;
 
 void zt_plan_ledger(struct zt_plan *p);
-
-struct zt_extent {
-    size_t begin, end; /* bytes of an arena */
-};
 
 /*
  * What runs of some programs leave in an arena, as lists of extents that grow and do not adjoin.

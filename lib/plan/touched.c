@@ -20,6 +20,18 @@ static void add(struct list *l, size_t begin, size_t end)
     l->at[l->n++] = (struct zt_extent){begin, end};
 }
 
+/* Bytes [begin, end) of a buffer, less its gaps. */
+static void add_written(struct list *l, const struct zt_buf *b, size_t begin, size_t end)
+{
+    for (int i = 0; i < b->n_gaps; i++) {
+        if (b->gaps[i].begin > begin && begin < end)
+            add(l, b->offset + begin, b->offset + ZT_MIN(b->gaps[i].begin, end));
+        begin = ZT_MAX(begin, b->gaps[i].end);
+    }
+    if (begin < end)
+        add(l, b->offset + begin, b->offset + end);
+}
+
 static int by_begin(const void *a, const void *b)
 {
     const struct zt_extent *x = a, *y = b;
@@ -56,9 +68,9 @@ void zt_plan_touched(const struct zt_plan *p, enum zt_arena_id arena, unsigned p
             const struct zt_buf *b = &p->bufs[a->buf];
             if (b->arena != arena || !(a->mode & ZT_WRITE))
                 continue;
-            add(&touchable, b->offset + a->begin, b->offset + a->end);
+            add_written(&touchable, b, a->begin, a->end);
             if (b->cat != ZT_CAT_WORKSPACE)
-                add(&written, b->offset + a->begin, b->offset + a->end);
+                add_written(&written, b, a->begin, a->end);
         }
     }
     out->written_bytes = join(&written);
