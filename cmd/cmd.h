@@ -23,6 +23,7 @@ enum zt_exit {
     ZT_EXIT_UNSUPPORTED = 4, /* understood, but not carried out */
     ZT_EXIT_MEMORY = 5,      /* it does not fit */
     ZT_EXIT_NUMERIC = 6,     /* the loss or the gradient became non-finite */
+    ZT_EXIT_PREEMPTED = 7,   /* SIGTERM or SIGUSR1: saved, and ended early */
 };
 
 int zt_exit_code(int zt_code);
@@ -54,7 +55,8 @@ struct cmd_options {
     int per_gpu;        /* 0: not given */
     enum zt_transport transport;
     const char *log_dir, *rank_log_dir, *env_file;
-    const char *seed, *device_memory, *host_memory;
+    const char *seed, *device_memory, *host_memory, *resume;
+    bool fresh;
     struct zt_str_list set, deepspeed_configs;
     struct zt_str_list chosen; /* by cmd_fit_choose() */
     /* plan */

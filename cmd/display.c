@@ -10,35 +10,8 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "cmd.h"
-
-/*
- * LEAST, MOST: planned to be touched. ON_DEVICE: of the touched. FILES, STAGING: of what is outside. ON_GPU:
- * outside our arena there; 0: nothing computes on one. OF_DISK, ON_DISK: planned and written of offload to
- * NVMe, which the others do not count; 0: none.
- */
-enum {
-    PREDICTED,
-    TOUCHED,
-    OUTSIDE,
-    RSS_PEAK,
-    PSS,
-    LEAST,
-    MOST,
-    FILES,
-    STAGING,
-    ON_DEVICE,
-    ON_GPU,
-    OF_DISK,
-    ON_DISK,
-    N_MEASURES
-};
-
-/* What a rank reports at its end. */
-struct rank_memory {
-    bool there;
-    int64_t bytes[N_MEASURES];
-    uint64_t digest;
-};
+#include "display_memory.h"
+#include "metrics/record.h"
 
 static char *path_in(const char *dir, const char *name)
 {
@@ -60,8 +33,8 @@ int display_init(struct display *d, const char *log_dir, int world, int64_t step
     d->world = world;
     d->metrics_path = path_in(log_dir, "metrics.jsonl");
     d->summary_path = path_in(log_dir, "summary.json");
-    d->memory = zt_xcalloc((size_t)world, sizeof *d->memory);
-    d->metrics = fopen(d->metrics_path, "we");
+    d->memory = display_memory_create(world);
+    d->metrics = fopen(d->metrics_path, "ae");
     if (d->metrics)
         return 0;
     int rc = zt_err_errno(err, ZT_EIO, "%s", d->metrics_path);
@@ -299,49 +272,22 @@ static void on_sample(struct display *d, const json_t *o)
     }
 }
 
-/* What other ranks read, "shared", is memory of the device too. */
-static int64_t sum_device(const json_t *o)
-{
-    return integer(o, "device") + integer(o, "shared");
-}
-
-static int64_t sum_arenas(const json_t *o)
-{
-    return sum_device(o) + integer(o, "host");
-}
-
-static void on_memory(struct display *d, int rank, const json_t *o)
-{
-    if (rank < 0 || rank >= d->world)
-        return;
-    const char *digest = json_string_value(json_object_get(o, "digest"));
-    d->n_memory += !d->memory[rank].there;
-    d->memory[rank] = (struct rank_memory){
-        .there = true,
-        .bytes = {[PREDICTED] = sum_arenas(json_object_get(o, "predicted")),
-                  [TOUCHED] = sum_arenas(json_object_get(o, "touched")),
-                  [OUTSIDE] = integer(o, "outside_bytes"),
-                  [RSS_PEAK] = integer(o, "rss_peak_bytes"),
-                  [PSS] = integer(o, "pss_bytes"),
-                  [LEAST] = sum_arenas(json_object_get(o, "least")),
-                  [MOST] = sum_arenas(json_object_get(o, "most")),
-                  [FILES] = integer(o, "outside_files_bytes"),
-                  [STAGING] = integer(o, "staging_bytes"),
-                  [ON_DEVICE] = sum_device(json_object_get(o, "touched")),
-                  [ON_GPU] = integer(o, "device_outside_bytes"),
-                  [OF_DISK] = integer(json_object_get(o, "predicted"), "disk"),
-                  [ON_DISK] = integer(json_object_get(o, "touched"), "disk")},
-        .digest = digest ? strtoull(digest, NULL, 16) : 0,
-    };
-}
-
 static void on_start(struct display *d, const json_t *o)
 {
     const char *data = json_string_value(json_object_get(o, "data"));
     const char *device = json_string_value(json_object_get(o, "device"));
     const char *dtype = json_string_value(json_object_get(o, "peak_dtype"));
+    const char *resumed = json_string_value(json_object_get(o, "resumed"));
     double peak = number(o, "peak_flops");
+    struct zt_err err;
     clear_live_line(d);
+    d->first_step = integer(o, "first_step");
+    d->steps = integer(o, "last_step");
+    if (zt_record_cut(d->metrics_path, d->first_step, &err))
+        display_notice(d, err.msg);
+    if (resumed)
+        zt_str_printf(&d->out.buf, "going on from %s, after step %" PRId64 "\n", resumed,
+                      d->first_step);
     if (device)
         zt_str_printf(&d->out.buf, "%s\n", device);
     if (data)
@@ -351,6 +297,18 @@ static void on_start(struct display *d, const json_t *o)
                       "mfu = %.3g FLOPs a token x tokens/s / %.1f GFLOP/s (measured %s matmul "
                       "rate)\n",
                       number(o, "flops_per_token"), peak * 1e-9, dtype ? dtype : "");
+}
+
+static void on_save(struct display *d, const json_t *o)
+{
+    const char *path = json_string_value(json_object_get(o, "path"));
+    char gb[32];
+    if (!path)
+        return;
+    clear_live_line(d);
+    zt_str_printf(&d->out.buf, "saved %s: %s in %.2f s; training waited %.0f ms\n", path,
+                  zt_fmt_gb(gb, sizeof gb, number(o, "bytes")), number(o, "total_ms") * 1e-3,
+                  number(o, "stall_ms"));
 }
 
 /* To the person, or to the file asked for. */
@@ -394,9 +352,11 @@ void display_report(void *ctx, int rank, const char *json, size_t len)
     } else if (strcmp(kind, "sample") == 0) {
         on_sample(d, o);
     } else if (strcmp(kind, "memory") == 0) {
-        on_memory(d, rank, o);
+        display_memory_add(d, rank, o);
     } else if (strcmp(kind, "start") == 0) {
         on_start(d, o);
+    } else if (strcmp(kind, "save") == 0) {
+        on_save(d, o);
     } else if (strcmp(kind, "notice") == 0) {
         on_notice(d, o);
     } else if (strcmp(kind, "times") == 0) {
@@ -438,127 +398,17 @@ void display_ledger(const struct zt_plan *p)
 
 /* ---- the end ---- */
 
-static void print_memory_row(struct display *d, const char *label, const struct rank_memory *m,
-                             double unit)
-{
-    zt_str_printf(&d->out.buf, "  %5s", label);
-    for (int i = PREDICTED; i <= RSS_PEAK; i++)
-        zt_str_printf(&d->out.buf, "%13.2f", (double)m->bytes[i] / unit);
-    zt_str_puts(&d->out.buf, "\n");
-}
-
-/* The least or the most of each number over the ranks that reported. */
-static struct rank_memory extreme(const struct display *d, bool most)
-{
-    struct rank_memory out = {0};
-    for (int r = 0; r < d->world; r++) {
-        const struct rank_memory *m = &d->memory[r];
-        for (int i = 0; i < N_MEASURES && m->there; i++)
-            if (!out.there || (most ? m->bytes[i] > out.bytes[i] : m->bytes[i] < out.bytes[i]))
-                out.bytes[i] = m->bytes[i];
-        out.there |= m->there;
-    }
-    return out;
-}
-
-static bool is_as_planned(const struct rank_memory *m)
-{
-    return m->bytes[LEAST] <= m->bytes[TOUCHED] && m->bytes[TOUCHED] <= m->bytes[MOST];
-}
-
-static bool as_planned(const struct display *d)
-{
-    for (int r = 0; r < d->world; r++)
-        if (d->memory[r].there && !is_as_planned(&d->memory[r]))
-            return false;
-    return true;
-}
-
-static void print_unplanned(struct display *d, int rank)
-{
-    const struct rank_memory *m = &d->memory[rank];
-    if (m->there && !is_as_planned(m))
-        zt_str_printf(&d->out.buf,
-                      "  Not as planned: rank %d touched %" PRId64 " bytes of its arenas, and the "
-                      "plan says %" PRId64 " to %" PRId64 ". Please report this.\n",
-                      rank, m->bytes[TOUCHED], m->bytes[LEAST], m->bytes[MOST]);
-}
-
-static void print_memory(struct display *d)
-{
-    enum { MAX_ROWS = 8 };
-    const struct rank_memory least = extreme(d, false), most = extreme(d, true);
-    bool giga = most.bytes[PREDICTED] >= 1000 * 1000 * 1000;
-    double unit = giga ? 1e9 : 1e6;
-    char label[16];
-    zt_str_printf(&d->out.buf, "\nmemory, %s: predicted by the plan beside measured\n",
-                  giga ? "GB" : "MB");
-    zt_str_printf(&d->out.buf, "  %5s%13s%13s%13s%13s\n", "rank", "predicted", "touched", "outside",
-                  "peak RSS");
-    for (int r = 0; r < d->world && d->world <= MAX_ROWS; r++) {
-        snprintf(label, sizeof label, "%d", r);
-        if (d->memory[r].there)
-            print_memory_row(d, label, &d->memory[r], unit);
-    }
-    if (d->world > MAX_ROWS) {
-        print_memory_row(d, "least", &least, unit);
-        print_memory_row(d, "most", &most, unit);
-    }
-    zt_str_printf(
-        &d->out.buf,
-        "  touched: of the arenas, in blocks of 512 bytes%s. outside: of no arena at the "
-        "end:\n  program, libraries, mapped data, heap, stacks%s. peak RSS counts what is "
-        "mapped of\n  other ranks' arenas too.\n",
-        as_planned(d) ? ", as planned" : "",
-        most.bytes[STAGING] > 0 ? ", staging of collectives" : "");
-    for (int r = 0; r < d->world; r++)
-        print_unplanned(d, r);
-    if (most.bytes[ON_GPU] > 0)
-        zt_str_printf(&d->out.buf,
-                      "  On the GPU, outside the arenas, at most: %.2f (CUDA's context, libraries, "
-                      "other processes).\n",
-                      (double)most.bytes[ON_GPU] / unit);
-    if (most.bytes[OF_DISK] > 0)
-        zt_str_printf(&d->out.buf, "  On NVMe, at most: %.2f predicted, %.2f written.\n",
-                      (double)most.bytes[OF_DISK] / unit, (double)most.bytes[ON_DISK] / unit);
-}
-
 static json_t *real_or_null(bool there, double x)
 {
     return there && isfinite(x) ? json_real(x) : json_null();
 }
 
-/* One object for every rank that came to its end; *digest is of them all. */
-static json_t *memory_json(const struct display *d, uint64_t *digest)
-{
-    static const char *const keys[N_MEASURES] = {
-        "predicted_bytes",   "touched_bytes",        "outside_bytes",        "rss_peak_bytes",
-        "pss_bytes",         "touched_least_bytes",  "touched_most_bytes",   "outside_files_bytes",
-        "staging_bytes",     "device_touched_bytes", "device_outside_bytes", "nvme_predicted_bytes",
-        "nvme_touched_bytes"};
-    json_t *ranks = json_array();
-    *digest = 0;
-    for (int r = 0; r < d->world; r++) {
-        const struct rank_memory *m = &d->memory[r];
-        if (!m->there)
-            continue;
-        json_t *o = json_pack("{s:i}", "rank", r);
-        for (int i = 0; i < N_MEASURES; i++)
-            if (i < ON_GPU || m->bytes[i] > 0)
-                json_object_set_new(o, keys[i], json_integer(m->bytes[i]));
-        json_array_append_new(ranks, o);
-        *digest ^= m->digest;
-    }
-    return ranks;
-}
-
-/* summary.json: how the run ended, for programs. */
 static void write_summary(struct display *d, int exit_code)
 {
     struct zt_err err;
     uint64_t digest;
     char hex[20];
-    json_t *ranks = memory_json(d, &digest);
+    json_t *ranks = display_memory_json(d, &digest);
     snprintf(hex, sizeof hex, "%016" PRIx64, digest);
     json_t *o =
         json_pack("{s:i, s:s?, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "exit_code",
@@ -616,7 +466,7 @@ int display_summary(struct display *d, int exit_code, bool told_to_end)
         print_outcome(d);
     breakdowns_print(&d->breakdowns, &d->out.buf);
     if (d->n_memory)
-        print_memory(d);
+        display_memory_print(d);
     write_summary(d, exit_code);
     int lost = rank_out_finish(&d->out);
     rank_out_finish(&d->err);

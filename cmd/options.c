@@ -19,6 +19,8 @@ enum {
     OPT_LARGEST_LAYER,
     OPT_RANK_LOG,
     OPT_DS_CONFIG,
+    OPT_RESUME,
+    OPT_FRESH,
     OPT_ENV_FILE,
     OPT_RANK,
     OPT_SCHEDULE,
@@ -53,6 +55,10 @@ static const struct row {
      "most that a rank may take of its device: 80GB, 1.5GiB"},
     {"host_memory", required_argument, OPT_HOST_MEMORY, true, true, "SIZE",
      "most that all ranks together may take of the host"},
+    {"resume", required_argument, OPT_RESUME, true, false, "auto|never|PATH",
+     "go on from the newest valid checkpoint in checkpoint.dir, or from PATH"},
+    {"fresh", no_argument, OPT_FRESH, true, false, NULL,
+     "begin anew: checkpoints of an earlier run are moved aside"},
     {"log_dir", required_argument, OPT_LOG_DIR, true, false, "DIR",
      "folder of this run (default runs/NAME-TIME)"},
     {"enable_each_rank_log", required_argument, OPT_RANK_LOG, true, false, "DIR",
@@ -184,6 +190,12 @@ static int take(int opt, bool plan, struct cmd_options *o)
     case OPT_LOG_DIR:
         o->log_dir = optarg;
         return -1;
+    case OPT_RESUME:
+        o->resume = optarg;
+        return -1;
+    case OPT_FRESH:
+        o->fresh = true;
+        return -1;
     case OPT_RANK_LOG:
         o->rank_log_dir = optarg;
         return -1;
@@ -280,6 +292,8 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
     set_option(o, "parallel.device_memory", o->fit ? o->fit : o->device_memory);
     set_option(o, "parallel.host_memory", o->host_memory);
     set_option(o, "zero_optimization.stage", o->fit ? "auto" : NULL);
+    if (o->resume) /* "auto" in a recipe means: not given */
+        set_option(o, "checkpoint.resume", strcmp(o->resume, "auto") ? o->resume : "newest");
     return -1;
 }
 

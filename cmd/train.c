@@ -98,7 +98,10 @@ static int make_new_dir(struct job *j, struct zt_err *err)
     return rc;
 }
 
-/* What --log_dir or log.dir says; the record of an earlier run in it is not written over. */
+/*
+ * What --log_dir or log.dir says; the record of an earlier run in it is not written over, but a run that goes
+ * on from a checkpoint goes on with its record too.
+ */
 static int make_given_dir(struct job *j, const char *given, struct zt_err *err)
 {
     struct zt_str path = {0};
@@ -106,7 +109,8 @@ static int make_given_dir(struct job *j, const char *given, struct zt_err *err)
     zt_str_puts(&j->log_dir, given);
     int rc = zt_make_dirs(given, err);
     zt_str_printf(&path, "%s/metrics.jsonl", given);
-    if (!rc && stat(path.buf, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
+    const bool goes_on = strcmp(j->r->checkpoint.resume, "never") != 0;
+    if (!rc && !goes_on && stat(path.buf, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
         rc = zt_err_set(err, ZT_EINPUT,
                         "%s: holds the record of an earlier run; name another folder with "
                         "--log_dir, or remove it",
@@ -191,6 +195,7 @@ static int launch(const struct job *j, const struct zt_str *recipe, const struct
                    .ranks_per_gpu = j->dev.per_gpu,
                    .transport = j->o.transport},
         .threads = j->threads,
+        .preempted_code = j->r->checkpoint.dir ? ZT_EXIT_PREEMPTED : 0,
         .rank_log_dir = j->o.rank_log_dir,
         .sink = {.ctx = display,
                  .line = display_line,
@@ -282,6 +287,8 @@ static int train(struct job *j)
         fflush(stdout);
         return cmd_fit_check(j->o.recipe_path, j->plan, &j->limits);
     }
+    if (!rc)
+        rc = zt_train_check_checkpoints(j->r, j->model, j->o.fresh, &j->notes, &err);
     if (!rc)
         return start_and_wait(j);
     cmd_error("%s", err.msg);

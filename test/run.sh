@@ -94,7 +94,9 @@ suite_fault() {
     build all tests || return
     for t in test/fault/{launch,train,nvme}.sh; do run "$t" "$t" build/zerotrain; done
 }
-suite_parity() { build all && run parity test/parity/run.py build/zerotrain; }
+suite_parity() {
+    build all && run parity test/parity/run.py build/zerotrain && run resume test/parity/resume.py build/zerotrain
+}
 suite_interop() { build all && run interop test/interop/run.py build/zerotrain; }
 suite_asan() {
     build all tests SAN=address || return
@@ -103,6 +105,7 @@ suite_asan() {
     unit_tests build/address
     fuzz_corpora build/address
     run "parity (asan)" test/parity/run.py --quick build/address/zerotrain
+    run "resume (asan)" test/parity/resume.py --quick build/address/zerotrain
 }
 suite_tsan() {
     build all tests SAN=thread || return
@@ -110,6 +113,7 @@ suite_tsan() {
     local -x OMP_NUM_THREADS=1
     unit_tests build/thread dev coll launch train
     run "parity (tsan)" test/parity/run.py --quick build/thread/zerotrain
+    run "resume (tsan)" test/parity/resume.py --quick build/thread/zerotrain
 }
 
 # cuda_tests FOLDER [SANITIZER]: the simulator's own, then the kernels and the device on it.

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <xxhash.h>
 
-#include "ckpt/manifest.h"
+#include "ckpt/manifest_words.h"
 
 const char *const zt_manifest_dtypes[ZT_N_DTYPES] = {
     [ZT_F32] = "F32", [ZT_BF16] = "BF16", [ZT_F16] = "F16"};

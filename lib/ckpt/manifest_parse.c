@@ -1,4 +1,4 @@
-#include "ckpt/manifest.h"
+#include "ckpt/manifest_words.h"
 
 #include <jansson.h>
 #include <math.h>

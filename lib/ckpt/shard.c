@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 #include "base/io.h"
-#include "ckpt/manifest.h"
+#include "ckpt/manifest_words.h"
 
 enum { LENGTH_BYTES = 8, DATA_ALIGN = 4096 };
 

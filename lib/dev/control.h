@@ -71,7 +71,7 @@ static inline ZT_HOST_DEVICE void zt_control_vote_begin(const struct zt_vote_beg
     a->vote->nonfinite = !isfinite(a->sb->grad_norm) || !isfinite(a->sb->loss);
     a->vote->stop = a->request->stop;
     a->vote->save = a->request->save;
-    a->vote->reserved = 0;
+    a->vote->saving = a->request->saving;
 }
 
 static inline ZT_HOST_DEVICE void zt_control_vote_finish(const struct zt_vote_finish *a)

@@ -90,14 +90,18 @@ struct zt_count {
 struct zt_vote {
     int32_t nonfinite;
     int32_t stop;
-    int32_t save;
-    int32_t reserved;
+    int32_t save;   /* a checkpoint after this step */
+    int32_t saving; /* enum zt_saving of the rank that is furthest from the end of its part */
 };
+
+/* How far a rank is with its part of a checkpoint. */
+enum zt_saving { ZT_SAVING_DONE, ZT_SAVING_FAILED, ZT_SAVING_WRITES };
 
 /* What a rank asks for; the host writes it, VOTE sends it. */
 struct zt_vote_request {
     int32_t stop;
     int32_t save;
+    int32_t saving;
 };
 
 /* One norm partial: sum of squares of one rank's slice of one unit. */

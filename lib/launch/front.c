@@ -48,6 +48,7 @@ struct front {
     int64_t peer_lost_ns;  /* when the first rank lost a peer; 0: none did */
     enum zt_stop stop;
     int user_signal;
+    bool preempted; /* that signal told us to make room */
 };
 
 static ZT_PRINTF(2, 3) void notice(const struct front *f, const char *fmt, ...)
@@ -337,6 +338,21 @@ static void on_interrupt(struct front *f)
     }
 }
 
+/* Told to make room: the workers save what they have and end. Once more ends them at once. */
+static bool is_preemption(const struct front *f, int sig)
+{
+    return (sig == SIGTERM || sig == SIGUSR1) && f->opts->preempted_code && f->stop == ZT_STOP_NONE;
+}
+
+static void on_preemption(struct front *f, int sig)
+{
+    notice(f, "got signal %d (%s): ending after this step; once more ends now", sig,
+           strsignal(sig));
+    f->user_signal = sig;
+    f->preempted = true;
+    send_stop(f, ZT_STOP_SOFT);
+}
+
 /* Ctrl-Z: the job sleeps with us. */
 static void suspend(struct front *f)
 {
@@ -361,7 +377,11 @@ static void read_signals(struct front *f)
         case SIGTSTP:
             suspend(f);
             break;
-        default: /* SIGTERM, SIGHUP, SIGPIPE: there may be nobody left to wait */
+        default: /* SIGTERM, SIGUSR1, SIGHUP, SIGPIPE: there may be nobody left to wait */
+            if (is_preemption(f, (int)si.ssi_signo)) {
+                on_preemption(f, (int)si.ssi_signo);
+                break;
+            }
             if (f->stop < ZT_STOP_TERM)
                 notice(f, "ending all ranks: got signal %d (%s)", (int)si.ssi_signo,
                        strsignal((int)si.ssi_signo));
@@ -465,6 +485,10 @@ static void conclude(struct front *f, struct zt_launch_result *res)
         describe_failure(f, res, &s);
     } else if (!f->ended) {
         describe_lost_agent(f, res, &s);
+    } else if (f->preempted && f->stop == ZT_STOP_SOFT) {
+        res->exit_code = f->opts->preempted_code;
+        zt_str_printf(&s, "the job ended early and well, as signal %d (%s) asked", by_signal,
+                      strsignal(by_signal));
     } else if (by_signal) {
         res->exit_code = 128 + by_signal;
         zt_str_printf(&s, "%s stopped by signal %d (%s)",

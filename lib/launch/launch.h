@@ -13,7 +13,8 @@
  * stops every other one within 5 s. The front end dies (EOF, or no heartbeat for 15 s): the agent ends
  * its workers and itself. The agent dies: its workers get PDEATHSIG, and the front end ends whatever
  * they had started. Ctrl-C once asks workers to stop at the next step, twice ends them (SIGTERM, and
- * SIGKILL after the grace), three times ends them at once. Ctrl-Z suspends the whole job.
+ * SIGKILL after the grace), three times ends them at once. SIGTERM ends them, or with preempted_code is
+ * like Ctrl-C. Ctrl-Z suspends the whole job.
  *
  * A worker that ends because a peer was lost (ZT_EPEER) exits with ZT_EXIT_PEER_LOST, so that it is
  * not taken for the first failure.
@@ -76,8 +77,10 @@ struct zt_launch_opts {
     size_t recipe_len;
     const char *const *devices; /* (n_workers) CUDA_VISIBLE_DEVICES entry of each, or NULL: as is */
     struct zt_worker_device device; /* zeroed: CPU */
-    int threads;              /* OpenMP threads of a worker; 0: leave OMP_NUM_THREADS as it is */
-    double grace_s;           /* between SIGTERM and SIGKILL; 0: 3 s */
+    int threads;        /* OpenMP threads of a worker; 0: leave OMP_NUM_THREADS as it is */
+    int preempted_code; /* not 0: SIGTERM or SIGUSR1 is pre-emption: workers end after their step, as at
+                           Ctrl-C, and this is the exit code when all of them have ended well */
+    double grace_s;     /* between SIGTERM and SIGKILL; 0: 3 s */
     double silence_s;         /* after which a silent front end or agent is dead; 0: 15 s */
     const char *rank_log_dir; /* also write each rank's lines to DIR/rank-N.log; NULL: no */
     struct zt_launch_sink sink;
@@ -97,7 +100,7 @@ struct zt_launch_result {
  * Run a job to its end. Blocks; one at a time in a process. 0: it was started and has ended, well or
  * not, see *result. Negative: it could not be started. Nothing is left running either way.
  *
- * While it runs, SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGPIPE (the reader of our
+ * While it runs, SIGINT, SIGTERM, SIGUSR1, SIGHUP (unless ignored, as under nohup), SIGPIPE (the reader of our
  * output is gone), SIGTSTP and SIGCHLD are blocked on the calling thread and handled here (any other
  * thread must block them too), and the process is a subreaper: children that it had before are left
  * alone, new ones must come from nowhere else.

@@ -12,7 +12,7 @@
 
 int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err)
 {
-    static const int handled[] = {SIGCHLD, SIGINT, SIGTERM, SIGPIPE, SIGTSTP};
+    static const int handled[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE, SIGTSTP};
     struct sigaction sa;
     sigset_t mask;
     sigemptyset(&mask);

@@ -51,6 +51,13 @@ void zt_record_steps_release(struct zt_record_steps *s);
 int zt_record_read_steps(const char *path, int64_t warmup, struct zt_record_steps *steps,
                          struct zt_err *err) ZT_MUST_CHECK;
 
+/*
+ * A run goes on after `step`: cut metrics.jsonl before the first line of a later step, or one that is no
+ * step's (the last line of a run that was killed). Nobody else may write it meanwhile. What is no regular
+ * file is left as it is.
+ */
+int zt_record_cut(const char *path, int64_t step, struct zt_err *err) ZT_MUST_CHECK;
+
 enum zt_record_stop { ZT_RECORD_NOT_STOPPED, ZT_RECORD_STOP_ASKED, ZT_RECORD_STOP_LOSS };
 
 /* What summary.json says; bytes are those of the rank that has most, -1 where no rank said. */

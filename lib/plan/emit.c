@@ -142,7 +142,7 @@ void zt_emit_begin(struct zt_emit *e, enum zt_program_kind kind, int64_t batch, 
                                    .train = train};
     e->prog = &e->p->programs[kind];
     e->prog->kind = kind;
-    e->prog->repeats = kind != ZT_PROG_INIT;
+    e->prog->repeats = kind == ZT_PROG_TRAIN || kind == ZT_PROG_EVAL || kind == ZT_PROG_GENERATE;
     for (int s = 0; s < m->n_segments; s++) {
         e->sizes[s] = (struct zt_segment_size){0};
         m->ops->size(m, s, &shape, &e->sizes[s]);
@@ -229,7 +229,10 @@ static void emit_start(struct zt_emit *e, struct zt_plan *p)
                                              .cast = -1,
                                              .reduced = -1,
                                              .final = -1,
-                                             .hgrad = -1};
+                                             .hgrad = -1,
+                                             .snap_param = -1,
+                                             .snap_m = -1,
+                                             .snap_v = -1};
     }
 }
 
@@ -244,13 +247,23 @@ int zt_plan_emit(struct zt_plan *p, struct zt_err *err)
             cfg->accum, MAX_STEPS);
     struct zt_emit e;
     emit_start(&e, p);
+    const bool snapshot = cfg->snapshot && cfg->offload_optimizer != ZT_OFFLOAD_NVME &&
+                          cfg->offload_param != ZT_OFFLOAD_NVME;
     zt_emit_state(&e);
+    if (snapshot)
+        zt_emit_snapshot(&e);
     zt_emit_init(&e);
     zt_emit_train(&e);
     if (cfg->eval_micro_batch > 0)
         zt_emit_eval(&e);
     if (cfg->generate)
         zt_emit_generate(&e);
+    if (snapshot)
+        zt_emit_save(&e);
+    if (cfg->loads)
+        zt_emit_load(&e);
+    if (cfg->saves || cfg->loads)
+        zt_emit_agree(&e);
     zt_arena_release(&e.scratch);
     return 0;
 }

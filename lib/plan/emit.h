@@ -37,12 +37,13 @@ struct zt_unit_state {
     int param;          /* persistent: full, or this rank's slice at stage 3 */
     int master, m,
         v; /* persistent; -1: fp32 parameters beside m are their own master; no v; frozen */
-    struct zt_host_copy copy; /* of those of them that live on a disk: of this step */
-    int grad;                 /* full gradient being built; -1: none yet */
-    int cast;                 /* CAST's copy of it */
-    int reduced;              /* buffer that holds the reduced slice; may be grad */
-    int final;                /* what UPDATE reads: reduced, or the all-gathered gradient */
-    int hgrad;                /* host copy of the reduced slice, with offload */
+    struct zt_host_copy copy;       /* of those of them that live on a disk: of this step */
+    int grad;                       /* full gradient being built; -1: none yet */
+    int cast;                       /* CAST's copy of it */
+    int reduced;                    /* buffer that holds the reduced slice; may be grad */
+    int final;                      /* what UPDATE reads: reduced, or the all-gathered gradient */
+    int hgrad;                      /* host copy of the reduced slice, with offload */
+    int snap_param, snap_m, snap_v; /* persistent: copies of this rank's slices; -1: none */
 };
 
 /* Units that a segment uses, in the order of its parameters. */
@@ -138,6 +139,24 @@ void zt_emit_evict_grad(struct zt_emit *e, int u);
 void zt_emit_updates(struct zt_emit *e);
 void zt_emit_eval(struct zt_emit *e); /* emit_eval.c */
 void zt_emit_generate(struct zt_emit *e);
+void zt_emit_snapshot(struct zt_emit *e); /* emit_save.c: the persistent buffers of SAVE */
+void zt_emit_save(struct zt_emit *e);
+void zt_emit_load(struct zt_emit *e);
+void zt_emit_agree(struct zt_emit *e);
+
+/* The persistent buffer that holds a unit's values for UPDATE: master, or the parameters themselves. */
+static inline int zt_emit_values(const struct zt_unit_state *s)
+{
+    return s->master >= 0 ? s->master : s->param;
+}
+
+/*
+ * INIT, or LOAD: what persists gets its values. Staging as large as the largest unit is used again for
+ * each.
+ */
+void zt_emit_first_values(struct zt_emit *e, enum zt_program_kind kind);
+
+void zt_emit_vote(struct zt_emit *e); /* its row */
 
 /* LOAD_BATCH and COPY_BATCH; COUNT of the global batch. */
 void zt_emit_load_batch(struct zt_emit *e, const struct zt_batch_bufs *b);

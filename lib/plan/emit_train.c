@@ -160,6 +160,16 @@ static void reduce_units(struct zt_emit *e, int segment, int mb)
     }
 }
 
+void zt_emit_vote(struct zt_emit *e)
+{
+    struct zt_op *op = zt_emit_op(e, ZT_OP_VOTE, ZT_ST_COMM, -1, -1, -1);
+    zt_emit_collective(e, op, ZT_GROUP_WORLD, ZT_I32, sizeof(struct zt_vote) / sizeof(int32_t),
+                       2 * sizeof(struct zt_vote));
+    zt_emit_whole(e, ZT_R_REQUEST, ZT_WRITE, e->request);
+    zt_emit_whole(e, ZT_R_VOTE, ZT_WRITE, e->vote);
+    zt_emit_whole(e, ZT_R_STEP, ZT_READ | ZT_WRITE, e->step);
+}
+
 static void emit_decision(struct zt_emit *e)
 {
     const struct zt_plan *p = e->p;
@@ -180,13 +190,7 @@ static void emit_decision(struct zt_emit *e)
     zt_emit_whole(e, ZT_R_PARTIALS_ALL, ZT_WRITE, all);
     zt_emit_whole(e, ZT_R_STEP, ZT_READ | ZT_WRITE, e->step);
 
-    op = zt_emit_op(e, ZT_OP_VOTE, ZT_ST_COMM, -1, -1, -1);
-    zt_emit_collective(e, op, ZT_GROUP_WORLD, ZT_I32, sizeof(struct zt_vote) / sizeof(int32_t),
-                       2 * sizeof(struct zt_vote));
-    zt_emit_whole(e, ZT_R_REQUEST, ZT_WRITE, e->request);
-    zt_emit_whole(e, ZT_R_VOTE, ZT_WRITE, e->vote);
-    zt_emit_whole(e, ZT_R_STEP, ZT_READ | ZT_WRITE, e->step);
-
+    zt_emit_vote(e);
     op = zt_emit_op(e, ZT_OP_RESULT, ZT_ST_COPY_OUT, -1, -1, -1);
     op->cost_kind = ZT_COST_PCIE;
     op->cost = sizeof(struct zt_step_result);

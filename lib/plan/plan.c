@@ -227,6 +227,7 @@ const char *zt_cat_name(enum zt_cat c)
         [ZT_CAT_BATCH] = "batch",
         [ZT_CAT_CONTROL] = "control",
         [ZT_CAT_STAGING] = "staging",
+        [ZT_CAT_SNAPSHOT] = "snapshot",
         [ZT_CAT_PADDING] = "padding",
         [ZT_CAT_ALIGNMENT] = "alignment",
         [ZT_CAT_UNUSED] = "unused",
@@ -245,6 +246,7 @@ const char *zt_recompute_name(enum zt_recompute r)
 
 const char *zt_program_name(enum zt_program_kind k)
 {
-    static const char *const names[ZT_N_PROGRAMS] = {"init", "train", "eval", "generate"};
+    static const char *const names[ZT_N_PROGRAMS] = {"init", "train", "eval", "generate",
+                                                     "save", "load",  "agree"};
     return names[k];
 }

@@ -9,7 +9,7 @@
  *     zt_plan_build:  units -> emission -> lifetimes -> packing -> hazards -> verifier -> ledger
  *
  *   units.c     tensors -> units with aligned slices
- *   emit*.c     the rows; the stage table is in emit.c and nowhere else
+ *   emit*.c     the rows; the stage table is in emit.c and nowhere else; emit_save.c: checkpoints
  *   gather.c    prefetch window of stage 3
  *   lifetime.c  when each transient is live, widened by a simulated schedule
  *   pack.c      offsets
@@ -76,6 +76,7 @@ enum zt_cat {
     ZT_CAT_BATCH,     /* tokens, targets, ... on device and host */
     ZT_CAT_CONTROL,   /* step block, counts, votes, partials, results */
     ZT_CAT_STAGING,   /* host copies on their way: offload, loading */
+    ZT_CAT_SNAPSHOT,  /* host copy of the state that a checkpoint is written from */
     /* No buffer has these: the ledger's, so that categories add up to the arena. */
     ZT_CAT_PADDING,   /* of units: zeros */
     ZT_CAT_ALIGNMENT, /* of buffers, and of tensors inside them: never touched */
@@ -155,6 +156,9 @@ enum zt_role {
     ZT_R_LOGITS,
     ZT_R_HGRAD, /* host copies of offload */
     ZT_R_HPARAM,
+    ZT_R_HM, /* host copies of the moments, loading */
+    ZT_R_HV,
+    ZT_R_SNAPSHOT,
     ZT_N_ROLES,
 };
 
@@ -226,6 +230,11 @@ struct zt_access {
  * the first of them. With cpu_checkpointing that input goes to the host: EVICT r X_IN, w HX behind the
  * FORWARD that reads it, of every run but the last, whose BACKWARD comes first; FETCH r HX, w X_IN into a
  * new buffer, before the run behind it is made again: two inputs are on the device at a time.
+ *
+ * Checkpoints. SAVE, one row for each part of a unit's state: SAVE_UNIT (COPY_OUT; HOST where the state is
+ * on the host) r MASTER, PARAM, SHARD, M or V, this rank's slice, w SNAPSHOT. LOAD is INIT whose moments are
+ * loaded too: after the rows of the values, LOAD_UNIT w HM, FETCH r HM, w M; the same for V; on the host
+ * LOAD_UNIT w M. AGREE: VOTE, and RESULT r VOTE, w RESULT: what all ranks have to say between two steps.
  */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,
@@ -251,7 +260,7 @@ enum zt_op_kind {
     ZT_OP_SEND,
     ZT_OP_RECV,
     ZT_OP_LOAD_UNIT, /* host: fill staging with initial or loaded values of the unit */
-    ZT_OP_SAVE_UNIT, /* host: hand staging to the checkpoint writer */
+    ZT_OP_SAVE_UNIT, /* copy of a slice of the state that a checkpoint is written from */
     ZT_N_OP_KINDS,
 };
 
@@ -295,7 +304,10 @@ enum zt_program_kind {
     ZT_PROG_TRAIN,
     ZT_PROG_EVAL,
     ZT_PROG_GENERATE,
-    ZT_N_PROGRAMS, /* SAVE and LOAD come with checkpoints */
+    ZT_PROG_SAVE,
+    ZT_PROG_LOAD, /* instead of INIT */
+    ZT_PROG_AGREE,
+    ZT_N_PROGRAMS,
 };
 
 struct zt_program {
@@ -352,6 +364,10 @@ struct zt_plan_config {
     bool cpu_checkpointing; /* inputs of runs wait on the host; not with ZT_RECOMPUTE_NONE */
     enum zt_optimizer optimizer;
     enum zt_offload offload_optimizer, offload_param;
+    bool saves; /* checkpoints are written */
+    bool
+        snapshot; /* from a copy of the state: SAVE; not of what is too large for the host, on NVMe */
+    bool loads;   /* training goes on from one: LOAD */
     int disk_buffers;  /* NVMe: units with copies in host memory at the step's end; 0: 3 */
     bool overlap_comm; /* false: collectives run on the compute stream */
     bool reduce_every_micro_batch; /* stages 0 and 1 reduce like stage 2: bit-identical with it */

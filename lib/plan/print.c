@@ -159,7 +159,7 @@ static double host_peak(const struct zt_plan *p)
     return (double)p->ledger.peak[ZT_AR_HOST];
 }
 
-/* With offload: what the host holds of the state and activations, and the copies on their way. */
+/* With offload or checkpoints: what the host holds of the state and activations, and copies on their way. */
 static void print_host(struct table *t)
 {
     for (int c = 0; c < ZT_N_CATS; c++) {
@@ -167,7 +167,8 @@ static void print_host(struct table *t)
         for (int i = 0; i < t->n; i++) {
             const struct zt_plan_config *cfg = &t->plans[i]->cfg;
             any |= (cfg->offload_optimizer != ZT_OFFLOAD_NONE ||
-                    cfg->offload_param != ZT_OFFLOAD_NONE || cfg->cpu_checkpointing) &&
+                    cfg->offload_param != ZT_OFFLOAD_NONE || cfg->cpu_checkpointing ||
+                    cfg->snapshot) &&
                    t->plans[i]->ledger.host[c] > 0;
         }
         if (!any)

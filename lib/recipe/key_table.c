@@ -411,7 +411,26 @@ const struct zt_key zt_keys[] = {
              .ok = "false"),
 
     /* checkpoint */
-    SECTION("checkpoint", "Checkpoints."),
+    SECTION("checkpoint",
+            "Saving the state of training, so that it can go on later: zerotrain-checkpoint(5)."),
+    KEY("checkpoint.dir", STR, r.checkpoint.dir, NULL,
+        "The folder, from the folder the run is started in; all workers must see the same one. "
+        "Without it nothing is saved. The end of a run is saved in any case."),
+    INT("checkpoint.every_steps", r.checkpoint.every_steps, "0", 0, BIG,
+        "Save after every so many steps; 0: not by steps."),
+    FLOAT("checkpoint.every_minutes", r.checkpoint.every_minutes, "0", 0, 1e9,
+          "Save when so much time has passed since the last time; 0: not by time."),
+    INT("checkpoint.keep", r.checkpoint.keep, "0", 0, BIG,
+        "Older checkpoints than the newest so many are removed; 0: none is."),
+    INT("checkpoint.keep_every", r.checkpoint.keep_every, "0", 0, BIG,
+        "But not those of steps that are multiples of this; 0: no such."),
+    BOOL("checkpoint.async", r.checkpoint.async, "true",
+         "Copy the state aside and write it while training goes on. The copy takes host memory: 12 "
+         "bytes for each parameter of a rank's slice. false, or with offload to NVMe: training waits for "
+         "the disk."),
+    KEY("checkpoint.resume", STR, r.checkpoint.resume, "never",
+        "What to start from: never, a checkpoint; newest, the newest valid one in checkpoint.dir, if "
+        "there is any; else the path of one, or of a folder of them. --resume is short for it (auto: newest)."),
     HARMLESS("checkpoint.tag_validation", STR, "a checkpoint is valid or absent"),
     HARMLESS("checkpoint.load_universal", BOOL, "any checkpoint loads at any stage and rank count"),
     HARMLESS("checkpoint.use_node_local_storage", BOOL, "the folder is shared", .ok = "false"),

@@ -58,6 +58,9 @@ void zt_load_check_window(struct zt_load *ld); /* once data.seq_len is known */
 /* resolve_activations.c: activation_checkpointing, once the model is known. */
 void zt_load_activations(struct zt_load *ld);
 
+/* resolve_checkpoint.c */
+void zt_load_resolve_checkpoint(struct zt_load *ld);
+
 /* resolve_schedule.c: scheduler and what it takes -> r->schedule. */
 void zt_load_schedule(struct zt_load *ld);
 

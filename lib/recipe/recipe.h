@@ -16,7 +16,7 @@
  * what stands below; in --set it goes back to the default.
  *
  * Paths of data, include: and model.* start from the folder of the file that holds them; those of
- * --set, of `text` and of log.dir from the current folder.
+ * --set, of `text`, of log.dir and of checkpoint from the current folder.
  */
 #ifndef ZT_RECIPE_RECIPE_H
 #define ZT_RECIPE_RECIPE_H
@@ -163,6 +163,16 @@ struct zt_recipe_log {
     bool wall_clock_breakdown;
 };
 
+struct zt_recipe_checkpoint {
+    const char *dir;      /* absolute; NULL: nothing is saved */
+    int64_t every_steps;  /* 0: not by steps */
+    double every_minutes; /* 0: not by time */
+    int64_t keep;         /* the newest so many; 0: all */
+    int64_t keep_every;   /* and for good the multiples of it; 0: none */
+    bool async;
+    const char *resume; /* "never", "newest", or a path, absolute */
+};
+
 /* flops_profiler */
 struct zt_recipe_profile {
     bool enabled, detailed;
@@ -186,6 +196,7 @@ struct zt_recipe {
     struct zt_recipe_data data;
     struct zt_recipe_train train;
     struct zt_recipe_activations activations;
+    struct zt_recipe_checkpoint checkpoint;
     struct zt_recipe_log log;
     struct zt_recipe_profile profile;
     int threads; /* parallel.threads: OpenMP threads per worker; 0: cores / local workers */

@@ -382,4 +382,5 @@ void zt_load_resolve(struct zt_load *ld)
     zt_load_resolve_model(ld);
     zt_load_activations(ld);
     resolve_data(ld);
+    zt_load_resolve_checkpoint(ld);
 }

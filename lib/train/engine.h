@@ -137,7 +137,7 @@ void zt_engine_submit(struct zt_engine *e, const struct zt_program *prog, const 
 struct zt_dataset;
 
 /*
- * Global batch k of a feed holds samples k * batch .. of its order. Row b of micro-batch m of
+ * Global batch k of a feed holds samples k * batch + skew .. of its order. Row b of micro-batch m of
  * rank r is sample (m * world + r) * micro + b of it. A feed with an end (evaluation) fills rows
  * beyond it with masked targets.
  */
@@ -145,7 +145,8 @@ struct zt_feed {
     const struct zt_dataset *data;
     int rank, world, accum;
     int64_t micro, seq_len;
-    int64_t end; /* samples; -1: goes round for ever */
+    int64_t end;  /* samples; -1: goes round for ever */
+    int64_t skew; /* samples to add: a run that goes on may have had another batch before */
 };
 
 /* Where micro-batch m of rank r begins in it: (m * world + r) * micro. */
@@ -157,11 +158,13 @@ int zt_feed_fill(const struct zt_feed *f, int64_t batch, int32_t *hbatch,
 /* ---- source.c: where parameters come from ---- */
 
 struct zt_weights;
+struct zt_load;
 
 struct zt_source {
     const struct zt_model *model;
     const struct zt_weights *weights; /* NULL: initialise */
     uint64_t seed;
+    struct zt_load *load; /* LOAD: a checkpoint (save.h) */
 };
 
 /* Elements [begin, begin + n) of a unit, fp32; padding is zero. */

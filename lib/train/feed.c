@@ -22,7 +22,7 @@ int64_t zt_feed_first(const struct zt_feed *f, int micro_batch)
 int zt_feed_fill(const struct zt_feed *f, int64_t batch, int32_t *hbatch, struct zt_err *err)
 {
     int64_t rows = f->micro, T = f->seq_len, plane = rows * T;
-    int64_t first = batch * rows * f->world * f->accum;
+    int64_t first = batch * rows * f->world * f->accum + f->skew;
     for (int m = 0; m < f->accum; m++) {
         for (int64_t b = 0; b < rows; b++) {
             int64_t pos = first + zt_feed_first(f, m) + b;

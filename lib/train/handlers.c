@@ -81,6 +81,7 @@ static void (*const handlers[ZT_N_OP_KINDS])(const struct zt_op_ctx *) = {
     [ZT_OP_READ] = zt_do_disk,
     [ZT_OP_WRITE] = zt_do_disk,
     [ZT_OP_LOAD_UNIT] = zt_do_load_unit,
+    [ZT_OP_SAVE_UNIT] = zt_do_move,
 };
 
 void zt_engine_submit(struct zt_engine *e, const struct zt_program *prog, const struct zt_op *op)

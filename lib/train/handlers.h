@@ -38,6 +38,12 @@ unsigned char *zt_elem_at(struct zt_ref r, int64_t i);
 /* Tokens of one micro-batch of the program under way. */
 int64_t zt_op_plane_elems(const struct zt_op_ctx *c);
 
+/* INIT, or LOAD in its place. */
+static inline bool zt_gives_values(const struct zt_program *prog)
+{
+    return prog->kind == ZT_PROG_INIT || prog->kind == ZT_PROG_LOAD;
+}
+
 /* ---- handlers ---- */
 
 void zt_do_load_batch(const struct zt_op_ctx *c); /* handlers_batch.c */
@@ -60,7 +66,7 @@ void zt_do_result(const struct zt_op_ctx *c);
 
 void zt_do_load_unit(const struct zt_op_ctx *c); /* handlers_move.c */
 void zt_do_fetch(const struct zt_op_ctx *c);
-void zt_do_move(const struct zt_op_ctx *c); /* EVICT */
+void zt_do_move(const struct zt_op_ctx *c); /* EVICT, SAVE_UNIT */
 
 void zt_do_disk(const struct zt_op_ctx *c); /* handlers_offload.c: READ and WRITE */
 

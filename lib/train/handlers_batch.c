@@ -56,7 +56,7 @@ void zt_do_copy_batch(const struct zt_op_ctx *c)
 
 static int n_micro_batches(const struct zt_op_ctx *c)
 {
-    bool train = c->prog->kind == ZT_PROG_TRAIN || c->prog->kind == ZT_PROG_INIT;
+    bool train = c->prog->kind == ZT_PROG_TRAIN || zt_gives_values(c->prog);
     return train ? c->e->plan->cfg.accum : 1;
 }
 

@@ -1,19 +1,27 @@
-/* Values that come from the host or go there: LOAD_UNIT, FETCH, EVICT. */
+/* Values that come from the host or go there: LOAD_UNIT, FETCH, EVICT, SAVE_UNIT. */
 #include "train/handlers.h"
+
+#include "train/save.h"
 
 struct fill_task {
     const struct zt_source *source;
     const struct zt_plan *plan;
     int unit;
+    bool load;
+    enum zt_ckpt_part_kind part;
     int64_t begin, n;
     float *out;
 };
 
+/* A checkpoint that cannot be read is no failure of the stream: another one may be tried. */
 static int fill_unit_task(void *p, struct zt_err *err)
 {
     const struct fill_task *t = p;
     (void)err;
-    zt_source_fill(t->source, t->plan, t->unit, t->begin, t->n, t->out);
+    if (t->load)
+        zt_load_fill(t->source->load, t->plan, t->unit, t->part, t->begin, t->n, t->out);
+    else
+        zt_source_fill(t->source, t->plan, t->unit, t->begin, t->n, t->out);
     return 0;
 }
 
@@ -59,17 +67,40 @@ static void place_values(const struct zt_op_ctx *c)
     }
 }
 
-void zt_do_load_unit(const struct zt_op_ctx *c)
+/* What the row loads: values, or in LOAD a moment, staged or where it lives. */
+static const struct zt_access *loaded(const struct zt_op_ctx *c, enum zt_ckpt_part_kind *part)
 {
-    const struct zt_access *staging = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
-    struct fill_task t = {.source = c->e->source, .plan = c->e->plan, .unit = c->op->unit};
-    staged_range(c, staging, &t.begin, &t.n);
-    t.out = zt_op_arg(c, ZT_R_HPARAM, 0);
-    c->dev->host_call(c->s, fill_unit_task, &t, sizeof t);
-    place_values(c);
+    static const struct {
+        enum zt_role role;
+        enum zt_ckpt_part_kind part;
+    } kinds[] = {{ZT_R_HPARAM, ZT_CKPT_PARAM},
+                 {ZT_R_HM, ZT_CKPT_M},
+                 {ZT_R_HV, ZT_CKPT_V},
+                 {ZT_R_M, ZT_CKPT_M},
+                 {ZT_R_V, ZT_CKPT_V}};
+    const struct zt_access *a = NULL;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(kinds) && !a; i++) {
+        a = zt_op_operand(c->prog, c->op, kinds[i].role, 0);
+        *part = kinds[i].part;
+    }
+    return a;
 }
 
-/* EVICT, and FETCH of a step: the same elements in the same type on the other side. */
+void zt_do_load_unit(const struct zt_op_ctx *c)
+{
+    struct fill_task t = {.source = c->e->source,
+                          .plan = c->e->plan,
+                          .unit = c->op->unit,
+                          .load = c->prog->kind == ZT_PROG_LOAD};
+    const struct zt_access *to = loaded(c, &t.part);
+    staged_range(c, to, &t.begin, &t.n);
+    t.out = (float *)(void *)((unsigned char *)zt_engine_buf(c->e, to->buf) + to->begin);
+    c->dev->host_call(c->s, fill_unit_task, &t, sizeof t);
+    if (t.part == ZT_CKPT_PARAM)
+        place_values(c);
+}
+
+/* EVICT, SAVE_UNIT, and FETCH of a step: the same elements in the same type on the other side. */
 void zt_do_move(const struct zt_op_ctx *c)
 {
     const struct zt_access *a = &c->prog->accesses[c->op->first_access];
@@ -83,7 +114,8 @@ void zt_do_move(const struct zt_op_ctx *c)
 
 void zt_do_fetch(const struct zt_op_ctx *c)
 {
-    if (c->prog->kind != ZT_PROG_INIT) {
+    const bool moment = zt_op_arg(c, ZT_R_HM, 0) || zt_op_arg(c, ZT_R_HV, 0);
+    if (!zt_gives_values(c->prog) || moment) {
         zt_do_move(c);
     } else if (c->op->unit < 0) {
         struct zt_copy a = {zt_op_arg(c, ZT_R_STEP, 0), &c->e->initial, sizeof c->e->initial};

@@ -89,7 +89,9 @@ void zt_do_result(const struct zt_op_ctx *c)
     struct zt_engine *e = c->e;
     unsigned char *dst = zt_op_arg(c, ZT_R_RESULT, 0);
     if (c->prog->kind != ZT_PROG_TRAIN) {
-        enum zt_role role = c->prog->kind == ZT_PROG_EVAL ? ZT_R_PARTIALS_ALL : ZT_R_LOGITS;
+        enum zt_role role = c->prog->kind == ZT_PROG_EVAL    ? ZT_R_PARTIALS_ALL
+                            : c->prog->kind == ZT_PROG_AGREE ? ZT_R_VOTE
+                                                             : ZT_R_LOGITS;
         const struct zt_access *a = zt_op_operand(c->prog, c->op, role, 0);
         c->dev->copy(c->s, &(struct zt_copy){dst, zt_op_arg(c, role, 0), a->end - a->begin});
         return;

@@ -4,10 +4,11 @@
  *
  *   fit.c      does the plan fit into what the device has free
  *   setup.c    recipe -> model description, plan configuration, checks before a start
- *   run.c      one worker's life: set-up, the loop over steps, evaluation, samples, the end
+ *   run*.c    one worker's life: set-up, the loop over steps, evaluation, samples, reports, the end
  *   engine.c   arenas, streams, and the one loop that submits a program's ops
  *   handlers*.c one handler per op kind, by family: operands by role -> kernels and collectives
  *   source.c   values of parameters: initial (counter-based) or from a folder of weights
+ *   save.h     checkpoints: layout.c, save.c, load.c; check_resume.c before a start
  *   feed.c     batches: dataset positions -> host batch buffers
  *
  * What one training step does, in files: zt_train_run() calls zt_engine_run(TRAIN); engine.c walks
@@ -47,6 +48,13 @@ int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct z
 int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *const *plans, int n,
                         struct zt_err *err) ZT_MUST_CHECK;
 
+/*
+ * Checkpoints, likewise: the folder is free and no other run's (with `fresh`, what it holds is moved aside),
+ * and there is one to go on from if the recipe says so. Takes and gives back the folder's lock.
+ */
+int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model *m, bool fresh,
+                               struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
+
 /* Steps that train.epochs passes over data.train take; the last may be padded. Opens the data. */
 int zt_train_epoch_steps(const struct zt_recipe *r, int64_t *steps,
                          struct zt_err *err) ZT_MUST_CHECK;
@@ -66,7 +74,7 @@ struct zt_train_env {
 
 /*
  * Train to the end (or to a stop asked for). Blocks. Reports are objects with "type": "start",
- * "notice" (a text for the person), "step", "eval", "sample", "profile" (a text), "times" (means of a
+ * "notice" (a text for the person), "step", "eval", "sample", "save", "profile" (a text), "times" (means of a
  * rank), "memory", "end"; metrics.h names the fields.
  */
 int zt_train_run(const struct zt_recipe *r, const struct zt_train_env *env,

@@ -45,7 +45,7 @@ static void finish_on(struct rig *r, const double *values, int n_ranks, int n_un
                       int64_t tokens, float loss_scale, float max_norm, struct norm_result *out)
 {
     struct zt_count *count = SHARED(struct zt_count, .tokens = tokens);
-    struct zt_vote_request *request = SHARED(struct zt_vote_request, 0, 1);
+    struct zt_vote_request *request = SHARED(struct zt_vote_request, 0, 1, ZT_SAVING_WRITES);
     struct norm_result *got =
         SHARED(struct norm_result, .sb = {.loss_scale = loss_scale, .max_norm = max_norm});
     size_t bytes = zt_norm_record_bytes(n_units, n_losses);
@@ -94,6 +94,7 @@ TEST(dev_norm_s04)
     CHECK_INT(n.sb.tokens, 4);
     CHECK_INT(n.sb.apply, 1);
     CHECK_INT(n.vote.save, 1);
+    CHECK_INT(n.vote.saving, ZT_SAVING_WRITES);
     CHECK(n.sb.grad_scale == 1);
 }
 

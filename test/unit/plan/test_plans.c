@@ -88,6 +88,7 @@ static void each_plan(void (*check)(const struct plan_case *, struct zt_plan *))
         const bool params = stage == 3 && recompute == two;
         c.cfg.offload_param = params ? params_to : ZT_OFFLOAD_NONE;
         c.cfg.profile = zt_profile_find(slow ? "slow" : "fast");
+        c.cfg.saves = c.cfg.snapshot = c.cfg.loads = slow;
         size_t n = strlen(c.name);
         snprintf(c.name + n, sizeof c.name - n, ", accum %d%s%s%s%s%s, %s", c.cfg.accum,
                  recompute ? ", " : "", recompute ? recomputations[kind].name : "",

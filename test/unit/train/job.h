@@ -197,7 +197,7 @@ static void *rank_main(void *p)
     struct zt_disk *disk = NULL;
     struct zt_engine e = {0};
     struct zt_feed feed, feed_eval;
-    struct zt_source source = {j->model, NULL, 5};
+    struct zt_source source = {.model = j->model, .seed = 5};
     char log[256];
     const char *path = "LICENSE";
     struct zt_dataset_opts opts = {.paths = {1, &path},
@@ -223,7 +223,7 @@ static void *rank_main(void *p)
     if (!rc) {
         e.disk = disk;
         feed = (struct zt_feed){
-            data, r->rank, j->n_ranks, j->cfg.accum, j->cfg.micro_batch, j->cfg.seq_len, -1};
+            data, r->rank, j->n_ranks, j->cfg.accum, j->cfg.micro_batch, j->cfg.seq_len, -1, 0};
         e.feed_train = &feed;
         feed_eval = (struct zt_feed){data,
                                      r->rank,
@@ -231,7 +231,8 @@ static void *rank_main(void *p)
                                      1,
                                      j->cfg.eval_micro_batch,
                                      j->cfg.seq_len,
-                                     zt_dataset_samples(data)};
+                                     zt_dataset_samples(data),
+                                     0};
         e.feed_eval = &feed_eval;
         e.source = &source;
         e.initial =

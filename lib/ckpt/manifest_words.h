@@ -1,8 +1,8 @@
 /*
- * manifest.h: words that the manifest's writer and its parser share. Inside lib/ckpt only.
+ * manifest_words.h: words that the manifest's writer and its parser share. Inside lib/ckpt only.
  */
-#ifndef ZT_CKPT_MANIFEST_H
-#define ZT_CKPT_MANIFEST_H
+#ifndef ZT_CKPT_MANIFEST_WORDS_H
+#define ZT_CKPT_MANIFEST_WORDS_H
 
 #include "ckpt/checkpoint.h"
 

@@ -1,0 +1,350 @@
+#include "ckpt/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+
+#define STEP "step-"
+#define TEMP "tmp-"
+#define LATEST_TEMP "latest.tmp." /* of zt_write_file_atomic() */
+
+void zt_ckpt_step_path(const char *dir, int64_t step, struct zt_str *out)
+{
+    zt_str_printf(out, "%s/" STEP "%06lld", dir, (long long)step);
+}
+
+void zt_ckpt_temp_path(const char *dir, int64_t step, struct zt_str *out)
+{
+    zt_str_printf(out, "%s/" TEMP STEP "%06lld", dir, (long long)step);
+}
+
+int zt_fsync_dir(const char *path, struct zt_err *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+    if (fd < 0)
+        return zt_err_errno(err, ZT_EIO, "%s", path);
+    if (fsync(fd))
+        rc = zt_err_errno(err, ZT_EIO, "%s: fsync", path);
+    close(fd);
+    return rc;
+}
+
+static bool parse_step(const char *name, int64_t *step)
+{
+    const size_t n = sizeof STEP - 1;
+    return strncmp(name, STEP, n) == 0 && name[n] >= '0' && name[n] <= '9' &&
+           zt_parse_i64(name + n, step);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+int zt_ckpt_steps(const char *dir, int64_t **steps, int *n, struct zt_err *err)
+{
+    DIR *d = opendir(dir);
+    size_t cap = 0;
+    *steps = NULL;
+    *n = 0;
+    if (!d)
+        return errno == ENOENT ? 0 : zt_err_errno(err, ZT_EINPUT, "%s", dir);
+    for (const struct dirent *e; (e = readdir(d));) {
+        int64_t step;
+        if (!parse_step(e->d_name, &step))
+            continue;
+        ZT_GROW(*steps, *n + 1, cap);
+        (*steps)[(*n)++] = step;
+    }
+    closedir(d);
+    if (*n > 0)
+        qsort(*steps, (size_t)*n, sizeof **steps, by_number);
+    return 0;
+}
+
+/* ---- the lock ---- */
+
+static void sign_lock(int fd)
+{
+    char host[256] = "", text[512], when[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    gethostname(host, sizeof host - 1);
+    gmtime_r(&now, &tm);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &tm);
+    int n = snprintf(text, sizeof text, "process %ld on %s since %s\n", (long)getpid(), host, when);
+    /* Whether it is written or not, the lock holds: the text is for people. */
+    if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) == n)
+        return;
+}
+
+static int say_locked(int fd, const char *dir, struct zt_err *err)
+{
+    char who[256];
+    ssize_t n = pread(fd, who, sizeof who - 1, 0);
+    who[n > 0 ? n : 0] = '\0';
+    who[strcspn(who, "\n")] = '\0';
+    return zt_err_set(err, ZT_EINPUT,
+                      "%s: another run keeps its checkpoints there%s%s; wait for its end, or give "
+                      "another checkpoint.dir",
+                      dir, who[0] ? ": " : "", who);
+}
+
+int zt_ckpt_lock(const char *dir, double wait_s, int *fd, struct zt_err *err)
+{
+    enum { RETRY_MS = 50 };
+    struct zt_str path = {0};
+    int64_t give_up_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
+    int rc = zt_make_dirs(dir, err);
+    if (rc)
+        return rc;
+    zt_str_printf(&path, "%s/lock", dir);
+    *fd = open(path.buf, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*fd < 0)
+        rc = zt_err_errno(err, ZT_EIO, "%s", path.buf);
+    while (!rc && flock(*fd, LOCK_EX | LOCK_NB)) {
+        if (errno == EINTR)
+            continue;
+        if (errno != EWOULDBLOCK)
+            rc = zt_err_errno(err, ZT_EIO, "%s: flock", path.buf);
+        else if (zt_now_ns() >= give_up_ns)
+            rc = say_locked(*fd, dir, err);
+        else
+            poll(NULL, 0, RETRY_MS);
+    }
+    if (rc && *fd >= 0)
+        close(*fd);
+    if (!rc)
+        sign_lock(*fd);
+    zt_str_release(&path);
+    return rc;
+}
+
+/* ---- removing and moving ---- */
+
+int zt_ckpt_remove(const char *path, struct zt_err *err)
+{
+    DIR *d = opendir(path);
+    int rc = 0;
+    if (!d)
+        return errno == ENOENT ? 0 : zt_err_errno(err, ZT_EIO, "%s", path);
+    for (const struct dirent *e; (e = readdir(d)) && !rc;) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        if (unlinkat(dirfd(d), e->d_name, 0) && errno != ENOENT)
+            rc = zt_err_errno(err, ZT_EIO, "%s/%s: cannot be removed", path, e->d_name);
+    }
+    closedir(d);
+    if (!rc && rmdir(path) && errno != ENOENT)
+        rc = zt_err_errno(err, ZT_EIO, "%s: cannot be removed", path);
+    return rc;
+}
+
+int zt_ckpt_clean(const char *dir, struct zt_err *err)
+{
+    DIR *d = opendir(dir);
+    int rc = 0;
+    if (!d)
+        return zt_err_errno(err, ZT_EIO, "%s", dir);
+    for (const struct dirent *e; (e = readdir(d)) && !rc;) {
+        struct zt_str path = {0};
+        zt_str_printf(&path, "%s/%s", dir, e->d_name);
+        if (strncmp(e->d_name, TEMP, sizeof TEMP - 1) == 0)
+            rc = zt_ckpt_remove(path.buf, err);
+        else if (strncmp(e->d_name, LATEST_TEMP, sizeof LATEST_TEMP - 1) == 0)
+            unlink(path.buf);
+        zt_str_release(&path);
+    }
+    closedir(d);
+    return rc;
+}
+
+static int move(const char *from, const char *to, struct zt_err *err)
+{
+    if (rename(from, to))
+        return zt_err_errno(err, ZT_EIO, "%s: cannot be renamed to %s", from, to);
+    return 0;
+}
+
+/* The first DIR/before-N that is not there. */
+static int make_before(const char *dir, struct zt_str *where, struct zt_err *err)
+{
+    enum { MOST = 100000 };
+    for (int i = 1; i <= MOST; i++) {
+        zt_str_reset(where);
+        zt_str_printf(where, "%s/before-%d", dir, i);
+        if (mkdir(where->buf, 0777) == 0)
+            return 0;
+        if (errno != EEXIST)
+            break;
+    }
+    return zt_err_errno(err, ZT_EIO, "%s: mkdir", where->buf);
+}
+
+int zt_ckpt_set_aside(const char *dir, int64_t step, int *moved, struct zt_str *where,
+                      struct zt_err *err)
+{
+    int64_t *steps;
+    int n, rc = zt_ckpt_steps(dir, &steps, &n, err);
+    *moved = 0;
+    for (int i = 0; i < n && !rc; i++) {
+        struct zt_str from = {0}, to = {0};
+        if (steps[i] <= step)
+            continue;
+        if (*moved == 0)
+            rc = make_before(dir, where, err);
+        zt_ckpt_step_path(dir, steps[i], &from);
+        zt_ckpt_step_path(where->buf, steps[i], &to);
+        if (!rc)
+            rc = move(from.buf, to.buf, err);
+        *moved += !rc;
+        zt_str_release(&from);
+        zt_str_release(&to);
+    }
+    free(steps);
+    if (!rc && *moved > 0)
+        rc = zt_fsync_dir(where->buf, err);
+    return rc || *moved == 0 ? rc : zt_fsync_dir(dir, err);
+}
+
+/* ---- checksums on their way to rank 0 ---- */
+
+/* The checksums, then one of them all. */
+int zt_ckpt_write_sums(const char *path, const struct zt_ckpt_sum *sums, size_t n,
+                       struct zt_err *err)
+{
+    struct zt_str name = {0}, bytes = {0};
+    struct zt_ckpt_sum all = zt_ckpt_sum_of(sums, n * sizeof *sums);
+    zt_str_printf(&name, "%s.sums", path);
+    zt_str_add(&bytes, sums, n * sizeof *sums);
+    zt_str_add(&bytes, &all, sizeof all);
+    int rc = zt_write_file_atomic(name.buf, bytes.buf, bytes.len, err);
+    zt_str_release(&name);
+    zt_str_release(&bytes);
+    return rc;
+}
+
+int zt_ckpt_read_sums(const char *path, struct zt_ckpt_sum *sums, size_t n, struct zt_err *err)
+{
+    struct zt_str name = {0}, bytes = {0};
+    const size_t want = n * sizeof *sums;
+    zt_str_printf(&name, "%s.sums", path);
+    int rc = zt_read_file(name.buf, want + sizeof *sums, &bytes, err);
+    if (!rc) {
+        struct zt_ckpt_sum all = {{0}};
+        if (bytes.len == want + sizeof *sums)
+            all = zt_ckpt_sum_of(bytes.buf, want);
+        if (bytes.len != want + sizeof *sums || memcmp(bytes.buf + want, &all, sizeof all) != 0)
+            rc = zt_err_set(err, ZT_EIO, "%s: not the checksums of %zu blocks", name.buf, n);
+        else
+            memcpy(sums, bytes.buf, want);
+    }
+    zt_str_release(&name);
+    zt_str_release(&bytes);
+    return rc;
+}
+
+/* ---- the commit ---- */
+
+static int collect_sums(struct zt_manifest *m, const char *temp, struct zt_err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < m->n_files && !rc; i++) {
+        struct zt_ckpt_file *f = &m->files[i];
+        struct zt_str path = {0};
+        struct stat st;
+        zt_str_printf(&path, "%s/%s", temp, f->name);
+        if (stat(path.buf, &st))
+            rc = zt_err_errno(err, ZT_EIO, "%s", path.buf);
+        else if ((size_t)st.st_size != f->bytes)
+            rc = zt_err_set(err, ZT_EIO, "%s: has %lld bytes, not the %zu that were written",
+                            path.buf, (long long)st.st_size, f->bytes);
+        if (!rc)
+            rc = zt_ckpt_read_sums(path.buf, f->sums, f->n_sums, err);
+        zt_str_puts(&path, ".sums");
+        if (!rc && unlink(path.buf))
+            rc = zt_err_errno(err, ZT_EIO, "%s: cannot be removed", path.buf);
+        zt_str_release(&path);
+    }
+    return rc;
+}
+
+static int write_manifest(const struct zt_manifest *m, const char *temp, struct zt_err *err)
+{
+    struct zt_str path = {0}, text = {0};
+    zt_str_printf(&path, "%s/" ZT_CKPT_MANIFEST, temp);
+    zt_manifest_print(m, &text);
+    int rc = zt_write_file_atomic(path.buf, text.buf, text.len, err);
+    if (!rc)
+        rc = zt_fsync_dir(temp, err);
+    zt_str_release(&path);
+    zt_str_release(&text);
+    return rc;
+}
+
+static int point_latest(const char *dir, int64_t step, struct zt_err *err)
+{
+    struct zt_str path = {0}, name = {0};
+    zt_str_printf(&path, "%s/latest", dir);
+    zt_str_printf(&name, STEP "%06lld\n", (long long)step);
+    int rc = zt_write_file_atomic(path.buf, name.buf, name.len, err);
+    zt_str_release(&path);
+    zt_str_release(&name);
+    return rc ? rc : zt_fsync_dir(dir, err);
+}
+
+int zt_ckpt_commit(const char *dir, struct zt_manifest *m, struct zt_err *err)
+{
+    struct zt_str temp = {0}, path = {0};
+    zt_ckpt_temp_path(dir, m->at.step, &temp);
+    zt_ckpt_step_path(dir, m->at.step, &path);
+    int rc = collect_sums(m, temp.buf, err);
+    if (!rc)
+        rc = write_manifest(m, temp.buf, err);
+    if (!rc)
+        rc = move(temp.buf, path.buf, err);
+    if (!rc)
+        rc = zt_fsync_dir(dir, err);
+    if (!rc)
+        rc = point_latest(dir, m->at.step, err);
+    zt_str_release(&temp);
+    zt_str_release(&path);
+    return rc;
+}
+
+/* Out of sight by one rename, then file by file. */
+static int remove_step(const char *dir, int64_t step, struct zt_err *err)
+{
+    struct zt_str path = {0}, temp = {0};
+    zt_ckpt_step_path(dir, step, &path);
+    zt_str_printf(&temp, "%s/" TEMP "old-%06lld", dir, (long long)step);
+    int rc = move(path.buf, temp.buf, err);
+    if (!rc)
+        rc = zt_ckpt_remove(temp.buf, err);
+    zt_str_release(&path);
+    zt_str_release(&temp);
+    return rc;
+}
+
+int zt_ckpt_retain(const char *dir, int64_t keep, int64_t keep_every, struct zt_err *err)
+{
+    int64_t *steps;
+    int n, rc;
+    if (keep == 0)
+        return 0;
+    rc = zt_ckpt_steps(dir, &steps, &n, err);
+    for (int i = 0; steps && i < n - keep && !rc; i++)
+        if (keep_every == 0 || steps[i] % keep_every != 0)
+            rc = remove_step(dir, steps[i], err);
+    free(steps);
+    return rc;
+}

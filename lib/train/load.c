@@ -1,0 +1,175 @@
+#include "train/save.h"
+
+#include <unistd.h>
+
+#include "ckpt/folder.h"
+#include "optim/groups.h"
+
+static bool same_shape(const struct zt_ckpt_tensor *t, const struct zt_param_spec *s)
+{
+    return t->n_dims == s->n_dims &&
+           memcmp(t->dims, s->dims, (size_t)s->n_dims * sizeof *s->dims) == 0;
+}
+
+static const char *shape_text(int n_dims, const int64_t *dims, char *buf, size_t size)
+{
+    size_t at = (size_t)snprintf(buf, size, "[");
+    for (int i = 0; i < n_dims && at < size; i++)
+        at += (size_t)snprintf(buf + at, size - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
+    if (at < size)
+        snprintf(buf + at, size - at, "]");
+    return buf;
+}
+
+static int match(struct zt_load *l, const struct zt_recipe *r, const struct zt_model *m,
+                 struct zt_err *err)
+{
+    const struct zt_manifest *c = &l->ckpt.m;
+    char ours[160], theirs[160];
+    for (int i = 0; i < m->n_params; i++) {
+        const struct zt_param_spec *s = &m->params[i];
+        const struct zt_ckpt_tensor *t = zt_manifest_find(c, s->name);
+        if (!t)
+            return zt_err_set(err, ZT_EINPUT,
+                              "it has no tensor %s, which the recipe's model has: it is of another "
+                              "model",
+                              s->name);
+        if (!same_shape(t, s))
+            return zt_err_set(err, ZT_EINPUT,
+                              "tensor %s has shape %s, and the recipe's model wants %s", s->name,
+                              shape_text(t->n_dims, t->dims, theirs, sizeof theirs),
+                              shape_text(s->n_dims, s->dims, ours, sizeof ours));
+        l->tensors[i] = t;
+    }
+    if (c->n_tensors != m->n_params)
+        return zt_err_set(err, ZT_EINPUT,
+                          "it has %d tensors, and the recipe's model %d: it is of another model",
+                          c->n_tensors, m->n_params);
+    if ((strcmp(c->optimizer, "Lion") == 0) != (r->optimizer.kind == ZT_LION))
+        return zt_err_set(err, ZT_EINPUT,
+                          "its moments are those of %s, and the recipe's optimizer is %s; take the "
+                          "weights alone: zerotrain export, then model.from",
+                          c->optimizer, r->optimizer.type);
+    return 0;
+}
+
+/* What will not go on exactly as it would have. */
+static void note_changes(const struct zt_load *l, const struct zt_recipe *r,
+                         const struct zt_model *m, struct zt_str *notes)
+{
+    const struct zt_ckpt_progress *at = &l->ckpt.m.at;
+    int n_new = 0;
+    if ((uint64_t)at->seed != r->train.seed)
+        zt_str_printf(notes,
+                      "note: train.seed was %lld and is %llu: the order of the data and dropout go "
+                      "on differently\n",
+                      (long long)at->seed, (unsigned long long)r->train.seed);
+    if (at->seq_len != r->data.seq_len)
+        zt_str_printf(notes,
+                      "note: data.seq_len was %lld and is %lld: the place in the data counts "
+                      "sequences, and goes on at the same number\n",
+                      (long long)at->seq_len, (long long)r->data.seq_len);
+    for (int i = 0; i < m->n_params; i++)
+        n_new += m->params[i].trainable && !l->tensors[i]->parts[ZT_CKPT_M].n;
+    if (n_new)
+        zt_str_printf(notes,
+                      "note: %d tensors were frozen and are trained now: their moments begin at "
+                      "zero\n",
+                      n_new);
+}
+
+int zt_load_open(struct zt_load *l, const char *path, const struct zt_recipe *r,
+                 const struct zt_model *m, struct zt_str *notes, struct zt_err *err)
+{
+    memset(l, 0, sizeof *l);
+    int rc = zt_ckpt_open(path, &l->ckpt, err);
+    if (rc)
+        return rc;
+    l->open = true;
+    l->tensors = zt_xcalloc((size_t)m->n_params, sizeof *l->tensors);
+    if (match(l, r, m, err)) {
+        zt_load_close(l);
+        return zt_err_wrap(err, "%s", path);
+    }
+    if (notes)
+        note_changes(l, r, m, notes);
+    return 0;
+}
+
+void zt_load_close(struct zt_load *l)
+{
+    if (l->open)
+        zt_ckpt_close(&l->ckpt);
+    free(l->tensors);
+    memset(l, 0, sizeof *l);
+}
+
+void zt_load_fill(struct zt_load *l, const struct zt_plan *p, int unit, enum zt_ckpt_part_kind part,
+                  int64_t begin, int64_t n, float *out)
+{
+    const struct zt_unit *u = &p->units[unit];
+    memset(out, 0, (size_t)n * sizeof *out);
+    for (int i = 0; i < u->n_params && l->open && !l->err.code; i++) {
+        const int param = u->first_param + i;
+        const int64_t off = u->param_off[i], elems = p->model->params[param].n_elems;
+        const int64_t lo = ZT_MAX(begin, off), hi = ZT_MIN(begin + n, off + elems);
+        if (lo >= hi || !l->tensors[param]->parts[part].n)
+            continue;
+        struct zt_err err;
+        if (zt_ckpt_read_f32(&l->ckpt, l->tensors[param], part, lo - off, hi - lo,
+                             out + (lo - begin), &err)) {
+            memset(out, 0, (size_t)n * sizeof *out);
+            l->err = err;
+        }
+    }
+}
+
+bool zt_load_is_named(const struct zt_recipe *r)
+{
+    struct zt_str manifest = {0};
+    zt_str_printf(&manifest, "%s/" ZT_CKPT_MANIFEST, r->checkpoint.resume);
+    const bool named =
+        strcmp(r->checkpoint.resume, "newest") != 0 && access(manifest.buf, F_OK) == 0;
+    zt_str_release(&manifest);
+    return named;
+}
+
+void zt_load_free_candidates(char **paths, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(paths[i]);
+    free(paths);
+}
+
+int zt_load_candidates(const struct zt_recipe *r, char ***paths, int *n, struct zt_err *err)
+{
+    const struct zt_recipe_checkpoint *c = &r->checkpoint;
+    const bool newest = strcmp(c->resume, "newest") == 0;
+    const char *dir = newest ? c->dir : c->resume;
+    int64_t *steps;
+    *paths = NULL;
+    *n = 0;
+    if (strcmp(c->resume, "never") == 0)
+        return 0;
+    if (zt_load_is_named(r)) {
+        *paths = zt_xcalloc(1, sizeof **paths);
+        (*paths)[(*n)++] = zt_xstrdup(c->resume);
+        return 0;
+    }
+    int n_steps, rc = zt_ckpt_steps(dir, &steps, &n_steps, err);
+    if (rc)
+        return rc;
+    *paths = zt_xcalloc((size_t)n_steps + 1, sizeof **paths);
+    for (; *n < n_steps; (*n)++) {
+        struct zt_str path = {0};
+        zt_ckpt_step_path(dir, steps[*n], &path);
+        (*paths)[*n] = path.buf; /* of malloc */
+    }
+    free(steps);
+    if (*n > 0 || newest)
+        return 0;
+    free(*paths);
+    return zt_err_set(err, ZT_EINPUT,
+                      "%s: no checkpoint: it has neither " ZT_CKPT_MANIFEST " nor folders step-N",
+                      dir);
+}

@@ -1,0 +1,282 @@
+#include "train/run_state.h"
+
+#include <math.h>
+
+#include "base/size.h"
+#include "ckpt/folder.h"
+#include "data/data.h"
+
+static struct zt_loss_scaler loss_scaler(const struct zt_recipe *r)
+{
+    const struct zt_recipe_fp16 *f = &r->fp16;
+    return (struct zt_loss_scaler){
+        .min_scale = (float)f->min_loss_scale,
+        .dynamic = r->precision == ZT_PREC_FP16 && f->loss_scale == 0,
+        .consecutive = f->consecutive_hysteresis,
+        .hysteresis = (int32_t)f->hysteresis,
+        .patience = (int32_t)f->hysteresis,
+        .window = f->loss_scale_window,
+        .last_overflow = -1,
+    };
+}
+
+static float first_loss_scale(const struct zt_recipe *r)
+{
+    if (r->precision != ZT_PREC_FP16)
+        return 1;
+    return r->fp16.loss_scale > 0 ? (float)r->fp16.loss_scale
+                                  : ldexpf(1, (int)r->fp16.initial_scale_power);
+}
+
+static struct zt_step_block initial_step_block(const struct zt_recipe *r)
+{
+    struct zt_step_block sb = {
+        .adam_t = 1,
+        .grad_scale = 1,
+        .loss_scale = first_loss_scale(r),
+        .scaler = loss_scaler(r),
+        .beta1 = (float)r->optimizer.beta1,
+        .beta2 = (float)r->optimizer.beta2,
+        .eps = (float)r->optimizer.eps,
+        .max_norm = (float)r->gradient_clipping,
+        .nonfinite_rule = (int32_t)r->train.on_nonfinite,
+        .seed = r->train.seed,
+        .step_samples = r->batch.train,
+        .schedule = r->schedule,
+    };
+    zt_step_refresh(&sb);
+    return sb;
+}
+
+int zt_run_set_up_plan(struct zt_run *run, struct zt_err *err)
+{
+    const struct zt_train_env *env = run->env;
+    struct zt_plan_config cfg;
+    int rc = zt_train_model(run->r, &run->arena, &run->model, err);
+    if (!rc)
+        rc = zt_train_plan_config(run->r, run->model, env->world, env->n_threads,
+                                  env->dev->ops->kind, -1, &cfg, err);
+    if (!rc)
+        rc = zt_plan_build(run->model, &cfg, env->rank, &run->plan, err);
+    return rc ? rc : zt_run_check_fit(run->r, env, run->plan, err);
+}
+
+int zt_run_set_up_data(struct zt_run *run, struct zt_err *err)
+{
+    const struct zt_plan_config *cfg = &run->plan->cfg;
+    int rc = zt_run_data_open(run->r, &run->data, err);
+    if (rc)
+        return rc;
+    run->feed_train = (struct zt_feed){run->data.train,
+                                       run->env->rank,
+                                       run->env->world,
+                                       cfg->accum,
+                                       cfg->micro_batch,
+                                       cfg->seq_len,
+                                       zt_run_data_end(run->r, &run->data),
+                                       0};
+    if (run->data.val)
+        run->feed_eval = (struct zt_feed){run->data.val,
+                                          run->env->rank,
+                                          run->env->world,
+                                          1,
+                                          cfg->eval_micro_batch,
+                                          cfg->seq_len,
+                                          zt_dataset_samples(run->data.val),
+                                          0};
+    return 0;
+}
+
+/* ---- the first values ---- */
+
+/* The step block and the data go on where the checkpoint was made. */
+static void take_progress(struct zt_run *run, const struct zt_ckpt_progress *at)
+{
+    struct zt_step_block *sb = &run->engine.initial;
+    run->first_step = at->step;
+    run->best_val_loss = at->best_val_loss;
+    run->feed_train.skew = at->position - at->step * run->r->batch.train;
+    sb->step = at->step;
+    sb->adam_t = at->updates + 1;
+    sb->skipped = at->skipped;
+    sb->first_sample = at->position;
+    if (at->has_loss_scale && sb->scaler.dynamic) {
+        sb->loss_scale = (float)at->loss_scale;
+        sb->scaler.patience = (int32_t)ZT_MIN(at->scale_patience, sb->scaler.hysteresis);
+        sb->scaler.last_overflow = at->scale_last_overflow;
+    }
+    zt_step_refresh(sb);
+}
+
+/* With another batch than before, epochs have another number of steps. */
+static int64_t last_step(const struct zt_run *run)
+{
+    const int64_t steps = run->r->train.steps, end = run->feed_train.end;
+    const int64_t batch = run->r->batch.train, position = run->engine.initial.first_sample;
+    if (end < 0)
+        return steps;
+    const int64_t whole = zt_ceil_div_i64(end, batch);
+    const int64_t left = position < end ? zt_ceil_div_i64(end - position, batch) : 0;
+    return steps < whole ? ZT_MIN(steps, run->first_step + left) : run->first_step + left;
+}
+
+/* The program that fills what persists, from wherever run->source takes it. */
+static int give_values(struct zt_run *run, enum zt_program_kind program, struct zt_err *err)
+{
+    struct zt_engine *e = &run->engine;
+    e->next_batch = run->first_step;
+    zt_engine_run(e, program);
+    return zt_engine_drain(e, err);
+}
+
+/* One rank says what is wrong with a checkpoint; a rank that saw nothing says whose word counts. */
+static int refuse(struct zt_run *run, const char *path, const struct zt_err *why,
+                  const struct zt_vote *vote, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    int rc = 0;
+    if (zt_load_is_named(run->r) && why->code) {
+        *err = *why;
+        return err->code;
+    }
+    if (zt_load_is_named(run->r))
+        return zt_err_set(err, ZT_EPEER, "%s: rank %d cannot read it", path,
+                          run->env->world - vote->save);
+    zt_str_printf(&text, "WARNING: %s is passed over: %s", path, why->msg);
+    if (run->env->world - vote->save == run->env->rank)
+        rc = zt_run_notice(run, text.buf, err);
+    zt_str_release(&text);
+    return rc;
+}
+
+/* Every rank reads its part; *good when all could. */
+static int load_from(struct zt_run *run, const char *path, bool *good, struct zt_err *err)
+{
+    struct zt_load *l = &run->load;
+    struct zt_err why = {0};
+    struct zt_vote vote;
+    run->engine.initial = initial_step_block(run->r);
+    if (zt_load_open(l, path, run->r, run->model, NULL, &why) == 0)
+        take_progress(run, &l->ckpt.m.at);
+    run->source.load = l;
+    int rc = give_values(run, ZT_PROG_LOAD, err);
+    if (!why.code)
+        why = l->err;
+    if (!rc)
+        rc = zt_run_agree(&run->engine, why.code ? ZT_SAVING_FAILED : ZT_SAVING_DONE, &vote, err);
+    *good = !rc && vote.saving == ZT_SAVING_DONE;
+    if (!rc && !*good)
+        rc = refuse(run, path, &why, &vote, err);
+    zt_load_close(l);
+    run->source.load = NULL;
+    return rc;
+}
+
+/* What a later checkpoint of this folder holds is no future of this run. */
+static int set_aside_later(struct zt_run *run, struct zt_err *err)
+{
+    struct zt_str where = {0}, text = {0};
+    int moved, rc = 0;
+    if (!run->saver || run->env->rank != 0)
+        return 0;
+    rc = zt_ckpt_set_aside(run->r->checkpoint.dir, run->first_step, &moved, &where, err);
+    if (!rc && moved > 0) {
+        zt_str_printf(&text, "%d checkpoint%s of later steps moved to %s", moved,
+                      moved == 1 ? "" : "s", where.buf);
+        rc = zt_run_notice(run, text.buf, err);
+    }
+    zt_str_release(&where);
+    zt_str_release(&text);
+    return rc;
+}
+
+/* The newest checkpoint that every rank can read. */
+static int resume(struct zt_run *run, char **paths, int n, struct zt_err *err)
+{
+    bool good = false;
+    int rc = 0;
+    for (int i = n - 1; i >= 0 && !rc && !good; i--) {
+        rc = load_from(run, paths[i], &good, err);
+        if (good)
+            run->resumed = zt_arena_strdup(&run->arena, paths[i]);
+    }
+    if (!rc && !good)
+        rc = zt_err_set(err, ZT_EINPUT,
+                        "%s: none of its %d checkpoints can be read; to begin anew: --resume=never "
+                        "--fresh",
+                        run->r->checkpoint.dir ? run->r->checkpoint.dir : run->r->checkpoint.resume,
+                        n);
+    return rc ? rc : set_aside_later(run, err);
+}
+
+/* Noise, or the weights of model.from. */
+static int begin(struct zt_run *run, struct zt_err *err)
+{
+    if (run->r->model.from) {
+        int rc = zt_weights_open(run->r->model.from, run->model, &run->weights, err);
+        if (rc)
+            return rc;
+        run->has_weights = true;
+        run->source.weights = &run->weights;
+    }
+    return give_values(run, ZT_PROG_INIT, err);
+}
+
+static int first_values(struct zt_run *run, struct zt_err *err)
+{
+    char **paths;
+    int n, rc = zt_load_candidates(run->r, &paths, &n, err);
+    if (rc)
+        return rc;
+    run->source = (struct zt_source){.model = run->model, .seed = run->r->train.seed};
+    rc = n > 0 ? resume(run, paths, n, err) : begin(run, err);
+    zt_load_free_candidates(paths, n);
+    run->last_step = ZT_MAX(last_step(run), run->first_step);
+    run->saved = run->first_step;
+    if (run->resumed) /* what was due then was done then */
+        run->evaluated = run->sampled = run->first_step;
+    return rc;
+}
+
+int zt_run_set_up_engine(struct zt_run *run, struct zt_err *err)
+{
+    const struct zt_saver_opts saver = {run->r, run->env, &run->engine};
+    int rc = zt_run_disk_open(run->r, run->plan, &run->disk, err);
+    if (!rc)
+        rc = zt_engine_init(&run->engine, run->plan, run->env->dev, run->env->coll, err);
+    if (rc)
+        return rc;
+    struct zt_engine *e = &run->engine;
+    e->disk = run->disk;
+    e->feed_train = &run->feed_train;
+    e->feed_eval = &run->feed_eval;
+    e->source = &run->source;
+    e->initial = initial_step_block(run->r);
+    if (run->r->checkpoint.dir)
+        rc = zt_saver_create(&saver, &run->saver, err);
+    return rc ? rc : first_values(run, err);
+}
+
+void zt_run_set_up_times(struct zt_run *run)
+{
+    const struct zt_recipe_profile *p = &run->r->profile;
+    run->timed = run->r->log.wall_clock_breakdown;
+    run->profile_run = p->enabled && run->env->rank == 0 ? p->step - 1 - run->first_step : -1;
+    if (run->timed || run->profile_run >= 0)
+        zt_engine_trace_init(&run->engine);
+}
+
+/* What MFU is made of: FLOPs of a token, and the most that all workers together could do. */
+void zt_run_measure_peak(struct zt_run *run)
+{
+    const struct zt_plan_config *cfg = &run->plan->cfg;
+    const struct zt_shape shape = {.batch = cfg->micro_batch,
+                                   .seq_len = cfg->seq_len,
+                                   .dtype = cfg->dtype,
+                                   .dev_kind = cfg->dev_kind,
+                                   .n_threads = cfg->n_threads,
+                                   .train = true};
+    run->flops_per_token = zt_model_train_flops_per_token(run->model, &shape);
+    run->peak_flops =
+        zt_run_peak_flops(run->env->dev, run->env->n_threads, cfg->dtype) * run->env->world;
+}
