@@ -27,7 +27,7 @@ static const char *const names[N_WAYS] = {"dd bs=1M", "dd bs=16M", "fio, 16 x 1M
 struct bench {
     const char *folder;
     size_t bytes;
-    unsigned char *memory; /* (2, UNIT) */
+    unsigned char *memory; /* (2, UNIT), as the arenas have it: in huge pages */
     struct zt_dev *dev;
     struct zt_stream *streams[ZT_N_DISK_DIRS];
     double times_s[N_WAYS][N_WHATS][ROUNDS];
@@ -193,9 +193,13 @@ int main(int argc, char **argv)
         return 2;
     }
     b.bytes = (size_t)mb * MB / UNIT * UNIT;
-    b.memory = aligned_alloc(4096, 2 * UNIT);
-    if (!b.memory || zt_cpu_dev_create(&b.dev, NULL, 0, &err))
+    void *memory;
+    if (zt_cpu_dev_create(&b.dev, NULL, 0, &err) ||
+        b.dev->ops->alloc_host(b.dev, 2 * UNIT, &memory, &err)) {
+        fprintf(stderr, "bench_disk: %s\n", err.msg);
         return 1;
+    }
+    b.memory = memory;
     memset(b.memory, 1, 2 * UNIT);
     for (int d = 0; d < ZT_N_DISK_DIRS; d++)
         if (b.dev->ops->stream_create(b.dev, d == ZT_DISK_READ ? "read" : "write", 1, &b.streams[d],
