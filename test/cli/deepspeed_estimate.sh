@@ -4,7 +4,7 @@
 echo 'model: {params: 2851598336}' >m01.yaml
 try zerotrain plan --deepspeed_estimate --num_gpus=8 --largest_layer=32899072 m01.yaml
 try zerotrain plan --deepspeed_estimate --num_gpus=4 "$REPO/recipes/gpt2-1.5b.yaml" \
-    --set train_batch_size=auto | sed -n '1,/^$/p;/^ /,/^$/p'
+    --set train_batch_size=auto | sed -nE '1,/^$/p;/^ /,/^$/{s/ +[0-9.]+ +[0-9.]+$/ PLANNED/p}'
 try zerotrain plan --deepspeed_estimate --num_gpus=8 m01.yaml
 tiny
 try zerotrain plan --deepspeed_estimate --largest_layer=5 tiny.yaml
