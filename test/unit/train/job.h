@@ -94,14 +94,18 @@ static void fill_arenas(const struct rank *r, struct zt_engine *e)
             memset(e->base[a], r->job->fill, e->plan->ledger.peak[a]);
 }
 
-/* Evaluation and a sample, where the plan has them. */
+/* A snapshot, evaluation and a sample, where the plan has them. */
 static int run_others(struct rank *r, struct zt_engine *e)
 {
     static int32_t prompt[256];
     double loss;
     int64_t tokens;
     int rc = 0;
-    if (e->plan->cfg.eval_micro_batch > 0)
+    if (e->plan->programs[ZT_PROG_SAVE].n_ops > 0) {
+        zt_engine_run(e, ZT_PROG_SAVE);
+        rc = zt_engine_drain(e, &r->err);
+    }
+    if (!rc && e->plan->cfg.eval_micro_batch > 0)
         rc = zt_run_eval(e, 1, &loss, &tokens, &r->err);
     if (rc || !e->plan->cfg.generate)
         return rc;

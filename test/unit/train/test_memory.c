@@ -168,6 +168,7 @@ static void check_all(const struct zt_model_config *mc, int n_ranks)
                 j.cfg.eval_micro_batch = n % 3 ? 2 : 0;
                 j.cfg.generate = n % 4 == 1;
                 j.cfg.overlap_comm = n % 5 > 0;
+                j.cfg.snapshot = n % 5 < 2;
                 if (n % EVERY == 0)
                     check_cell(&j);
                 RETURN_IF_FAILED();
