@@ -280,12 +280,12 @@ static void remove_folder(const char *path)
 }
 
 /*
- * Give the finished folder its name. One that may be replaced changes places with it; where the file
- * system cannot do that at once, it steps aside first.
+ * Give the finished folder its name. One that may be replaced changes places with it, or, where the file
+ * system cannot do that at once, steps aside first; *old is then where it is, else NULL.
  */
-static int take_name(struct writing *w, const char *dir, struct zt_err *err)
+static int take_name(struct writing *w, const char *dir, const char **old, struct zt_err *err)
 {
-    const char *old = zt_arena_printf(&w->arena, "%s.old.%ld", dir, (long)getpid());
+    *old = NULL;
     if (rename(w->dir, dir) == 0) /* nothing is there, or an empty folder */
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST)
@@ -293,13 +293,18 @@ static int take_name(struct writing *w, const char *dir, struct zt_err *err)
     int rc = zt_hf_check(dir, w->o->force, err);
     if (rc)
         return rc;
-    if (renameat2(AT_FDCWD, w->dir, AT_FDCWD, dir, RENAME_EXCHANGE) == 0) {
-        old = w->dir;
-    } else if (rename(dir, old) || rename(w->dir, dir)) {
+    *old = w->dir;
+    if (renameat2(AT_FDCWD, w->dir, AT_FDCWD, dir, RENAME_EXCHANGE) == 0)
+        return 0;
+    *old = zt_arena_printf(&w->arena, "%s.old.%ld", dir, (long)getpid());
+    if (rename(dir, *old))
         return zt_err_errno(err, ZT_EIO, "%s: rename", dir);
-    }
-    remove_folder(old);
-    return 0;
+    if (rename(w->dir, dir) == 0)
+        return 0;
+    rc = zt_err_errno(err, ZT_EIO, "%s: rename", dir);
+    if (rename(*old, dir))
+        zt_err_wrap(err, "%s is now %s", dir, *old);
+    return rc;
 }
 
 static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
@@ -320,12 +325,18 @@ static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
         rc = write_config(w, err);
     if (!rc)
         rc = sync_folder(w->dir, err);
-    if (!rc)
-        rc = take_name(w, dir, err);
-    if (!rc)
-        rc = sync_folder(parent, err);
+    if (rc) {
+        remove_folder(w->dir);
+        return rc;
+    }
+    const char *old;
+    rc = take_name(w, dir, &old, err);
     if (rc)
         remove_folder(w->dir);
+    else
+        rc = sync_folder(parent, err); /* before what was there is gone */
+    if (!rc && old)
+        remove_folder(old);
     return rc;
 }
 
