@@ -12,11 +12,13 @@
 static const char usage[] =
     "usage: zerotrain export [OPTIONS] FROM DIR\n"
     "\n"
-    "Write a model as the folder that Hugging Face's transformers loads. FROM is a Hugging Face\n"
-    "folder or a model file of llm.c.\n"
+    "Write a model as the folder that Hugging Face's transformers loads. FROM is a checkpoint,\n"
+    "the folder of a run's checkpoints, a Hugging Face folder, or a model file of llm.c.\n"
     "\n"
     "  --dtype=fp32|bf16|fp16  of the weights (default: fp32, which keeps every bit)\n"
     "  --max_shard_size=SIZE   the largest file, unless one tensor is larger (default: 5GB)\n"
+    "  --vocab_size=N          leave out the rows from N on of embedding and head: padding\n"
+    "  --step=N|latest         which checkpoint of a run (default: the newest valid one)\n"
     "  --force                 replace DIR if it holds an exported model and nothing else\n"
     "  --help                  print this help\n"
     "\n"
@@ -25,7 +27,8 @@ static const char usage[] =
 struct options {
     const char *from, *dir;
     enum zt_dtype dtype;
-    int64_t max_shard_bytes;
+    int64_t max_shard_bytes, step;
+    int64_t vocab_size; /* 0: the model's */
     bool force;
 };
 
@@ -47,6 +50,17 @@ static int take_option(struct options *o, int option, const char *value)
             return -1;
         cmd_error("--max_shard_size: \"%s\" is not a size, such as 5GB or 500MB", value);
         return ZT_EXIT_USAGE;
+    case 'v':
+        if (zt_parse_i64(value, &o->vocab_size) && o->vocab_size > 0)
+            return -1;
+        cmd_error("--vocab_size: \"%s\" is not a whole number from 1", value);
+        return ZT_EXIT_USAGE;
+    case 's':
+        o->step = ZT_EXPORT_NEWEST;
+        if (strcmp(value, "latest") == 0 || (zt_parse_i64(value, &o->step) && o->step >= 0))
+            return -1;
+        cmd_error("--step: \"%s\" is neither latest nor a whole number from 0", value);
+        return ZT_EXIT_USAGE;
     default:
         o->force = true;
         return -1;
@@ -58,6 +72,8 @@ static int parse(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {{"dtype", required_argument, NULL, 'd'},
                                           {"max_shard_size", required_argument, NULL, 'm'},
+                                          {"step", required_argument, NULL, 's'},
+                                          {"vocab_size", required_argument, NULL, 'v'},
                                           {"force", no_argument, NULL, 'f'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
@@ -96,8 +112,11 @@ static const char *origin_folder(const struct model_in *in)
     return from && stat(from, &st) == 0 && S_ISDIR(st.st_mode) ? from : NULL;
 }
 
-static void print_result(const struct options *o, const struct zt_hf_result *r)
+static void print_result(const struct options *o, const struct model_in *in,
+                         const struct zt_hf_result *r)
 {
+    if (in->is_ckpt)
+        printf("%s: step %lld of %s\n", o->dir, (long long)in->ckpt.m.at.step, in->ckpt.path);
     printf("%s: %d tensors, %lld parameters, %zu bytes in %s, %d file%s\n", o->dir, r->n_tensors,
            (long long)r->n_elems, r->bytes, zt_dtype_name(o->dtype), r->n_shards,
            r->n_shards == 1 ? "" : "s");
@@ -106,42 +125,75 @@ static void print_result(const struct options *o, const struct zt_hf_result *r)
                r->n_copied == 1 ? "" : "s");
 }
 
+/*
+ * The model with fewer tokens than it was trained with: its tensors begin as theirs do, since tokens are
+ * rows.
+ */
+static int without_padding(const struct options *o, struct model_in *in, struct zt_model **model,
+                           struct zt_err *err)
+{
+    struct zt_model_config cfg = in->model->cfg;
+    if (o->vocab_size > cfg.vocab_size)
+        return zt_err_set(err, ZT_EINPUT, "--vocab_size=%lld: the model has only %lld tokens",
+                          (long long)o->vocab_size, (long long)cfg.vocab_size);
+    cfg.vocab_size = o->vocab_size;
+    return zt_model_build(&cfg, &in->arena, model, err);
+}
+
+static void take_window(const struct model_in *in, struct zt_hf_opts *opts)
+{
+    const char *size = model_in_value(in, "model.sliding_window");
+    const char *used = model_in_value(in, "model.use_sliding_window");
+    if (!size || !zt_parse_i64(size, &opts->sliding_window))
+        opts->sliding_window = 0;
+    opts->use_sliding_window = used && strcmp(used, "true") == 0;
+}
+
+static int export(const struct options *o, struct model_in *in, struct zt_err *err)
+{
+    struct zt_hf_result result;
+    struct zt_hf_source source = {in, model_in_read};
+    struct zt_model *model = in->model;
+    int rc = o->vocab_size ? without_padding(o, in, &model, err) : 0;
+    if (rc)
+        return rc;
+    struct zt_hf_opts opts = {
+        .dir = o->dir,
+        .model = model,
+        .model_type = in->r->model.model_type,
+        .dtype = o->dtype,
+        .max_shard_bytes = (size_t)o->max_shard_bytes,
+        .from = origin_folder(in),
+        .force = o->force,
+    };
+    take_window(in, &opts);
+    rc = zt_hf_write(&opts, &source, &result, err);
+    if (!rc)
+        print_result(o, in, &result);
+    return rc;
+}
+
 static int run(const struct options *o, struct zt_err *err)
 {
     struct model_in in;
-    struct zt_hf_result result;
-    int64_t window = 0;
+    struct zt_str notes = {0};
     int rc = zt_hf_check(o->dir, o->force, err);
-    if (!rc)
-        rc = model_in_open(o->from, &in, err);
     if (rc)
         return rc;
-    const char *window_text = model_in_value(&in, "model.sliding_window");
-    const char *use_window = model_in_value(&in, "model.use_sliding_window");
-    if (!window_text || !zt_parse_i64(window_text, &window))
-        window = 0;
-    struct zt_hf_opts opts = {
-        .dir = o->dir,
-        .model = in.model,
-        .model_type = in.r->model.model_type,
-        .dtype = o->dtype,
-        .max_shard_bytes = (size_t)o->max_shard_bytes,
-        .sliding_window = window,
-        .use_sliding_window = use_window && strcmp(use_window, "true") == 0,
-        .from = origin_folder(&in),
-        .force = o->force,
-    };
-    struct zt_hf_source source = {&in, model_in_read};
-    rc = zt_hf_write(&opts, &source, &result, err);
-    if (!rc)
-        print_result(o, &result);
+    rc = model_in_open(o->from, o->step, &in, &notes, err);
+    if (notes.len)
+        cmd_error("%s", notes.buf);
+    zt_str_release(&notes);
+    if (rc)
+        return rc;
+    rc = export(o, &in, err);
     model_in_close(&in);
     return rc;
 }
 
 int cmd_export(int argc, char **argv)
 {
-    struct options o = {.dtype = ZT_F32, .max_shard_bytes = 5000000000};
+    struct options o = {.dtype = ZT_F32, .max_shard_bytes = 5000000000, .step = ZT_EXPORT_NEWEST};
     struct zt_err err;
     int code = parse(argc, argv, &o);
     if (code >= 0)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/llmc.h"
+#include "ckpt/export.h"
 #include "cmd.h"
 
 static const char usage[] = "usage: zerotrain inspect [OPTIONS] PATH\n"
@@ -18,7 +19,7 @@ static const char usage[] = "usage: zerotrain inspect [OPTIONS] PATH\n"
                             "file, a model file of llm.c,\n"
                             "or a token file (llm.c, nanoGPT, Megatron, text).\n"
                             "\n"
-                            "  --verify  read all of it: values that are not finite\n"
+                            "  --verify  read all of it: checksums; values that are not finite\n"
                             "  --json    print JSON\n"
                             "  --help    print this help\n"
                             "\n"
@@ -84,14 +85,18 @@ static int inspect_folder(struct inspection *in, struct zt_err *err)
 {
     static const char *const of_hf[] = {"config.json", "model.safetensors",
                                         "model.safetensors.index.json"};
+    if (zt_export_is_checkpoint(in->path))
+        return inspect_checkpoint(in, in->path, err);
     for (size_t i = 0; i < ZT_ARRAY_LEN(of_hf); i++) {
         if (is_there(in->path, of_hf[i]))
             return inspect_hf_folder(in, in->path, err);
     }
+    if (zt_export_is_run(in->path))
+        return inspect_run(in, in->path, err);
     return zt_err_set(
         err, ZT_EINPUT,
         "%s: neither a Hugging Face folder nor a checkpoint: it holds no config.json, "
-        "no model.safetensors and no manifest.json",
+        "no model.safetensors, no manifest.json and no folder step-N",
         in->path);
 }
 
@@ -104,7 +109,8 @@ static bool has_suffix(const char *s, const char *suffix)
 /* A file whose folder is what is meant. */
 static bool names_its_folder(const char *path)
 {
-    return has_suffix(path, ".safetensors.index.json") || has_suffix(path, "config.json");
+    return has_suffix(path, ".safetensors.index.json") || has_suffix(path, "config.json") ||
+           has_suffix(path, ZT_CKPT_MANIFEST);
 }
 
 /* Known files that are none of ours: what they are, and what to do. NULL: not known. */

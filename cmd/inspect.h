@@ -28,6 +28,9 @@ void inspect_problem(struct inspection *in, const char *text);
  */
 int inspect_safetensors(struct inspection *in, const char *path, struct zt_err *err) ZT_MUST_CHECK;
 int inspect_hf_folder(struct inspection *in, const char *dir, struct zt_err *err) ZT_MUST_CHECK;
+int inspect_checkpoint(struct inspection *in, const char *path, struct zt_err *err) ZT_MUST_CHECK;
+/* The folder of a run: which checkpoints it has, and all of the newest valid one. */
+int inspect_run(struct inspection *in, const char *dir, struct zt_err *err) ZT_MUST_CHECK;
 int inspect_llmc_model(struct inspection *in, const struct zt_mapped *map,
                        struct zt_err *err) ZT_MUST_CHECK;
 /* Token files by content; a Megatron pair by either name. */

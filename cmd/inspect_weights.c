@@ -143,7 +143,9 @@ static void check_model(struct inspection *in, const char *dir)
 {
     struct model_in m;
     struct zt_err err;
-    int rc = model_in_open(dir, &m, &err);
+    struct zt_str notes = {0};
+    int rc = model_in_open(dir, ZT_EXPORT_NEWEST, &m, &notes, &err);
+    zt_str_release(&notes);
     if (rc == ZT_EUNSUPPORTED) {
         inspect_str(in, "model", err.msg);
     } else if (rc) {

@@ -5,7 +5,7 @@
 #include "train/train.h"
 
 /* The model of a folder or file, by a recipe that asks for nothing else. */
-static int load_recipe(const char *path, struct model_in *in, struct zt_err *err)
+static int recipe_of_weights(const char *path, struct model_in *in, struct zt_err *err)
 {
     char *whole = realpath(path, NULL);
     const char *set[] = {zt_arena_printf(&in->arena, "model.from=%s", whole ? whole : path)};
@@ -18,17 +18,58 @@ static int load_recipe(const char *path, struct model_in *in, struct zt_err *err
     return zt_recipe_load(&opts, &in->r, err);
 }
 
-int model_in_open(const char *path, struct model_in *in, struct zt_err *err)
+static int open_weights(const char *path, struct model_in *in, struct zt_err *err)
+{
+    int rc = recipe_of_weights(path, in, err);
+    if (!rc)
+        rc = zt_train_model(in->r, &in->arena, &in->model, err);
+    return rc ? rc : zt_weights_open(path, in->model, &in->weights, err);
+}
+
+/* The recipe that a checkpoint was made by. What its training began with may be gone meanwhile. */
+static int recipe_of_checkpoint(struct model_in *in, struct zt_err *err)
+{
+    const char *without[] = {"model.from=null"};
+    struct zt_recipe_opts opts = {.path = zt_arena_printf(&in->arena, "%s: recipe", in->ckpt.path),
+                                  .text = in->ckpt.m.recipe,
+                                  .n_ranks = zt_mesh_world(&in->ckpt.m.mesh),
+                                  .for_plan = true};
+    if (zt_recipe_load(&opts, &in->r, err) == 0)
+        return 0;
+    opts.set = (struct zt_str_list){1, without};
+    return zt_recipe_load(&opts, &in->r, err);
+}
+
+static int open_checkpoint(const char *path, int64_t step, struct model_in *in,
+                           struct zt_str *notes, struct zt_err *err)
+{
+    int rc = zt_export_pick(path, step, &in->ckpt, notes, err);
+    in->is_ckpt = rc == 0;
+    if (!rc)
+        rc = recipe_of_checkpoint(in, err);
+    if (!rc)
+        rc = zt_train_model(in->r, &in->arena, &in->model, err);
+    if (rc)
+        return rc;
+    in->tensors = zt_arena_alloc(&in->arena, (size_t)in->model->n_params, sizeof *in->tensors);
+    return zt_export_match(&in->ckpt, in->model, in->tensors, err);
+}
+
+int model_in_open(const char *path, int64_t step, struct model_in *in, struct zt_str *notes,
+                  struct zt_err *err)
 {
     struct stat st;
+    int rc;
     memset(in, 0, sizeof *in);
     if (stat(path, &st))
         return zt_err_errno(err, ZT_EINPUT, "%s", path);
-    int rc = load_recipe(path, in, err);
-    if (!rc)
-        rc = zt_train_model(in->r, &in->arena, &in->model, err);
-    if (!rc)
-        rc = zt_weights_open(path, in->model, &in->weights, err);
+    if (zt_export_is_checkpoint(path) || zt_export_is_run(path))
+        rc = open_checkpoint(path, step, in, notes, err);
+    else if (step != ZT_EXPORT_NEWEST)
+        rc = zt_err_set(err, ZT_EINPUT, "%s: holds no checkpoints, so there is no step %lld", path,
+                        (long long)step);
+    else
+        rc = open_weights(path, in, err);
     if (rc)
         model_in_close(in);
     return rc;
@@ -36,6 +77,8 @@ int model_in_open(const char *path, struct model_in *in, struct zt_err *err)
 
 void model_in_close(struct model_in *in)
 {
+    if (in->is_ckpt)
+        zt_ckpt_close(&in->ckpt);
     zt_weights_close(&in->weights);
     if (in->r)
         zt_recipe_free(in->r);
@@ -45,8 +88,9 @@ void model_in_close(struct model_in *in)
 
 int model_in_read(void *ctx, int param, int64_t begin, int64_t n, float *out, struct zt_err *err)
 {
-    const struct model_in *in = ctx;
-    (void)err;
+    struct model_in *in = ctx;
+    if (in->is_ckpt)
+        return zt_ckpt_read_f32(&in->ckpt, in->tensors[param], ZT_CKPT_PARAM, begin, n, out, err);
     zt_weights_read_f32(&in->weights, param, begin, n, out);
     return 0;
 }

@@ -34,7 +34,7 @@ _zerotrain() {
         compopt -o filenames
         return
         ;;
-    --num_gpus | --devices_per_gpu | --set | --seed | --device_memory | --host_memory | --fit | --largest_layer | --rank | --warmup | --max_shard_size | --step) return ;;
+    --num_gpus | --devices_per_gpu | --set | --seed | --device_memory | --host_memory | --fit | --largest_layer | --rank | --warmup | --max_shard_size | --step | --vocab_size) return ;;
     *)
         if [[ $cur == -* ]]; then
             words=$("$program" "$command" --help 2>/dev/null | grep -oE '^  --[a-z_]+=?')

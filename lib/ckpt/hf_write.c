@@ -9,6 +9,7 @@
 
 #include "base/io.h"
 #include "base/size.h"
+#include "ckpt/folder.h"
 #include "ckpt/safetensors_write.h"
 
 enum { PIECE = 1 << 18 }; /* elements that are converted and written at a time */
@@ -257,26 +258,12 @@ static int copy_companions(struct writing *w, struct zt_err *err)
 
 /* ---- the folder ---- */
 
-static int sync_folder(const char *path, struct zt_err *err)
+/* What was begun, after a failure that has its own message. */
+static void discard(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
-    if (fd < 0 || fsync(fd))
-        rc = zt_err_errno(err, ZT_EIO, "%s: fsync", path);
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
-/* A folder of files: ours, before it has its name, or one that was replaced. */
-static void remove_folder(const char *path)
-{
-    DIR *d = opendir(path);
-    if (!d)
-        return;
-    for (const struct dirent *e; (e = readdir(d));)
-        unlinkat(dirfd(d), e->d_name, 0);
-    closedir(d);
-    rmdir(path);
+    struct zt_err ignored;
+    int rc = zt_ckpt_remove(path, &ignored);
+    (void)rc;
 }
 
 /*
@@ -324,20 +311,18 @@ static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
     if (!rc)
         rc = write_config(w, err);
     if (!rc)
-        rc = sync_folder(w->dir, err);
+        rc = zt_fsync_dir(w->dir, err);
     if (rc) {
-        remove_folder(w->dir);
+        discard(w->dir);
         return rc;
     }
     const char *old;
     rc = take_name(w, dir, &old, err);
     if (rc)
-        remove_folder(w->dir);
+        discard(w->dir);
     else
-        rc = sync_folder(parent, err); /* before what was there is gone */
-    if (!rc && old)
-        remove_folder(old);
-    return rc;
+        rc = zt_fsync_dir(parent, err); /* before what was there is gone */
+    return rc || !old ? rc : zt_ckpt_remove(old, err);
 }
 
 int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,

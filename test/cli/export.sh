@@ -24,12 +24,25 @@ echo '{"a": 1}' >out/tokenizer.json
 try zerotrain export --dtype=fp32 out deep/er/again/
 ls deep/er/again deep/er
 
+# Padding is left out, of the head as well; nothing can be added.
+try zerotrain export --vocab_size=12 "$CASES/fixture_llama" fewer
+grep vocab_size fewer/config.json
+try zerotrain inspect fewer/model.safetensors | grep -E '12|13'
+try zerotrain export --vocab_size=14 "$CASES/fixture_llama" more
+try zerotrain export --vocab_size=0 "$CASES/fixture_llama" more
+
+# A disk that is too small says so before the work, and nothing is left.
+(trap '' XFSZ && ulimit -f 2 && try zerotrain export "$GPT2" big) | sed 's/tmp\.[0-9]*/tmp.PID/' | cat
+ls -d big* 2>/dev/null || echo "nothing is left"
+
 try zerotrain export
 try zerotrain export out
 try zerotrain export --dtype=fp8 out x
 try zerotrain export --max_shard_size=many out x
 try zerotrain export --frobnicate out x
 try zerotrain export --dtype
+try zerotrain export --step=last out x
+try zerotrain export --step=3 "$GPT2" x
 try zerotrain export nosuch x
 try zerotrain export "$GPT2" "$GPT2/config.json/x"
 mkdir other

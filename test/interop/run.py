@@ -4,7 +4,9 @@
 For each kind of model: transformers makes one at random and writes it with save_pretrained in several
 shards. zerotrain's export of that folder is the same model to the bit. zerotrain reads it (model.from)
 and trains it with 2 workers at ZeRO stage 3, PyTorch trains it too, on the same sequences with the same
-AdamW: losses and gradient norms of every step must agree in fp32.
+AdamW: losses and gradient norms of every step must agree in fp32. Then zerotrain exports its last checkpoint, transformers loads that, and the two give the same
+logits and the same greedy text. At last zerotrain trains a model on text from noise, and its greedy
+sample must be what transformers generates from the export.
 
 Prints one test line each. Needs PyTorch and transformers: of the Python that runs this, or of
 build/interop-venv, into which they are installed where they can be had (PyTorch is taken from
@@ -172,6 +174,7 @@ def train_from(zerotrain, folder, tokens):
                       "params": {"lr": LR, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
         "zero_optimization": {"stage": 3},
         "train": {"steps": STEPS},
+        "checkpoint": {"dir": str(folder / "checkpoints"), "every_steps": STEPS},
         "parallel": {"threads": 1},
     })
     return [x["loss"] for x in steps], [x["grad_norm"] for x in steps]
@@ -185,10 +188,38 @@ def load(folder):
     return model.eval()
 
 
+def greedy(model, prompt, n_new):
+    with torch.no_grad():
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n_new, do_sample=False,
+                             pad_token_id=0, eos_token_id=None)
+    return out[0, prompt.shape[1]:].tolist()
+
+
 # ---- tests ----
 
 def off(got, want):
     return max(abs(g - w) / max(1, abs(w)) for g, w in zip(got, want, strict=True))
+
+
+def compare_exports(zerotrain, folder, model, tokens):
+    """What is wrong with the exports of the last checkpoint; None: nothing."""
+    model.eval()
+    with torch.no_grad():
+        want = model(tokens[:, :-1]).logits
+    scale = want.abs().max().item()
+    for name, args, tolerance in [("fp32", [], 1e-3), ("shards", ["--max_shard_size=20kB"], 1e-3),
+                                  ("bf16", ["--dtype=bf16"], 0.05), ("fp16", ["--dtype=fp16"], 0.01)]:
+        run(zerotrain, "export", *args, folder / "checkpoints", folder / name)
+        run(zerotrain, "inspect", "--verify", folder / name)
+        loaded = load(folder / name)
+        with torch.no_grad():
+            got = loaded.float()(tokens[:, :-1]).logits
+        error = (got - want).abs().max().item() / scale
+        if not error <= tolerance:
+            return f"{name}: logits differ by {error:.1e} of the largest"
+        if name == "fp32" and greedy(loaded, tokens[:1, :8], 16) != greedy(model, tokens[:1, :8], 16):
+            return "greedy text differs"
+    return None
 
 
 def compare_folder(zerotrain, folder, model, tokens):
@@ -217,18 +248,45 @@ def check_model(zerotrain, config):
         loss, norm = (off(*pair) for pair in zip(got, want))
         if not (loss <= 1e-5 and norm <= 1e-4):
             return f"losses differ by {loss:.1e}, gradient norms by {norm:.1e}"
-    return None
+        return compare_exports(zerotrain, folder, model, tokens)
+
+
+def check_text(zerotrain, model):
+    """A model of bytes, trained from noise by zerotrain alone: its greedy sample."""
+    prompt, n_new, seq = "The ", 40, 64
+    with tempfile.TemporaryDirectory() as d:
+        folder = pathlib.Path(d)
+        (folder / "text.txt").write_bytes((ROOT / "LICENSE").read_bytes()[:6000])
+        out, _ = train(zerotrain, folder, {
+            "model": {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": seq, "vocab_size": 256, **model},
+            "data": {"train": str(folder / "text.txt"), "seq_len": seq},
+            "train_micro_batch_size_per_gpu": 4,
+            "optimizer": {"type": "AdamW", "params": {"lr": 3e-3}},
+            "train": {"steps": 40, "sample_every": 40, "sample_tokens": n_new, "sample_prompt": prompt,
+                      "sample_temperature": 0},
+            "checkpoint": {"dir": str(folder / "checkpoints"), "every_steps": 40},
+            "parallel": {"threads": 1},
+        })
+        run(zerotrain, "export", folder / "checkpoints", folder / "model")
+        ids = torch.tensor([list(prompt.encode())])
+        want = prompt + bytes(greedy(load(folder / "model"), ids, n_new)).decode()
+        shown = "\n".join(x[4:] for x in out.splitlines() if x.startswith("  | "))
+        return None if want in shown else f"greedy text is {want!r}, not {shown!r}"
 
 
 def main():
     zerotrain = str(pathlib.Path(sys.argv[1]).resolve())
     only = sys.argv[2] if len(sys.argv) > 2 else ""
+    texts = {"gpt2": {}, "llama": {"n_inner": 128, "num_key_value_heads": 1},
+             "qwen3": {"n_inner": 128, "num_key_value_heads": 1, "head_dim": 32}}
+    tests = [(f"{name}: train, export, load", check_model, config) for name, config in MODELS.items()]
+    tests += [(f"{name}: greedy text", check_text, {"model_type": name, **more}) for name, more in texts.items()]
     failed = False
-    for name, config in MODELS.items():
+    for name, test, arg in tests:
         if only not in name:
             continue
         try:
-            why = check_model(zerotrain, config)
+            why = test(zerotrain, arg)
         except RuntimeError as e:
             why = str(e).replace("\n", " ")
         failed |= why is not None

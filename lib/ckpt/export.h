@@ -1,0 +1,31 @@
+/*
+ * export.h: which checkpoint a path means, and its tensors as the parameters of a model.
+ */
+#ifndef ZT_CKPT_EXPORT_H
+#define ZT_CKPT_EXPORT_H
+
+#include "base/str.h"
+#include "ckpt/checkpoint.h"
+#include "model/model.h"
+
+enum { ZT_EXPORT_NEWEST = -1 };
+
+/* The folder holds a manifest, so it is one checkpoint; or folders step-N, those of a run. */
+bool zt_export_is_checkpoint(const char *path);
+bool zt_export_is_run(const char *path);
+
+/*
+ * Open the checkpoint of `step` in the folder of a run, the newest valid one with ZT_EXPORT_NEWEST; or the
+ * one whose own folder `path` is. Newer ones that are not valid are told in `notes`, a line each.
+ */
+int zt_export_pick(const char *path, int64_t step, struct zt_ckpt *c, struct zt_str *notes,
+                   struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * tensors[i] (of m->n_params) becomes the checkpoint's tensor of parameter i. ZT_EINPUT: one is missing, has
+ * another shape, or belongs to no parameter.
+ */
+int zt_export_match(const struct zt_ckpt *c, const struct zt_model *m,
+                    const struct zt_ckpt_tensor **tensors, struct zt_err *err) ZT_MUST_CHECK;
+
+#endif
