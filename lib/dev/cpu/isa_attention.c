@@ -63,12 +63,13 @@ static void load_tile(struct zt_ref m, int64_t ld, int64_t r0, int64_t n, int64_
                       int64_t col, const struct head *h, float scale, float *restrict dst)
 {
     int64_t dim = h->l->dim, head_dim = h->a->head_dim;
+    float buf[CHUNK];
     for (int64_t i = 0; i < n; i++) {
-        float *row = dst + i * dim;
-        widen(m.dtype, m.ptr, (r0 + i) * ld + col, head_dim, row);
+        float *restrict row = dst + i * dim;
+        const float *src = read_row(m, (r0 + i) * ld + col, head_dim, buf);
 #pragma omp simd
         for (int64_t c = 0; c < head_dim; c++)
-            row[c] *= scale;
+            row[c] = src[c] * scale;
         for (int64_t c = head_dim; c < dim; c++)
             row[c] = 0;
     }
@@ -79,12 +80,14 @@ static void load_tile(struct zt_ref m, int64_t ld, int64_t r0, int64_t n, int64_
 static void store_tile(const float *src, int64_t n, float scale, const struct head *h,
                        struct zt_ref m, int64_t ld, int64_t r0, int64_t col)
 {
-    float row[CHUNK];
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t head_dim = h->a->head_dim;
+    float buf[CHUNK];
+    for (int64_t i = 0; i < n; i++, src += h->l->dim) {
+        float *restrict row = row_to_write(m, (r0 + i) * ld + col, buf);
 #pragma omp simd
-        for (int64_t c = 0; c < h->a->head_dim; c++)
-            row[c] = src[i * h->l->dim + c] * scale;
-        narrow(m.dtype, row, h->a->head_dim, m.ptr, (r0 + i) * ld + col);
+        for (int64_t c = 0; c < head_dim; c++)
+            row[c] = src[c] * scale;
+        write_row(m, (r0 + i) * ld + col, head_dim, row);
     }
 }
 
@@ -98,16 +101,6 @@ static void transpose_panels(const float *restrict src, const struct head *h, fl
                 dst[c * TILE_N + i] = src[(j + i) * dim + c];
         dst += head_dim * TILE_N;
     }
-}
-
-static struct tile_b panels(const float *p, const struct head *h)
-{
-    return (struct tile_b){p, (int64_t)h->a->head_dim * TILE_N, TILE_N};
-}
-
-static struct tile_b plain(const float *p, const struct head *h)
-{
-    return (struct tile_b){p, TILE_N, h->l->dim};
 }
 
 /* ---- dropout ---- */
@@ -131,6 +124,57 @@ static void drop_row(const struct head *h, int64_t i, int64_t k0, struct span in
 #pragma omp simd
     for (int64_t j = in.lo; j < in.hi; j++)
         s[j] *= keep[j];
+}
+
+/* ---- products of tiles, without what nobody sees ---- */
+
+/* Keys [0, hi[b]) of a tile are all that any of the queries of block b, TILE_M rows, sees; ascending. */
+struct seen {
+    int64_t rows, cols; /* of the tile, padded */
+    int64_t hi[QT / TILE_M];
+};
+
+static struct seen seen_by(const struct head *h, int64_t q0, int64_t n, int64_t k0, int64_t cols)
+{
+    struct seen seen = {zt_align_i64(n, TILE_M), cols, {0}};
+    for (int64_t b = 0; b * TILE_M < n; b++) {
+        int64_t last = ZT_MIN((b + 1) * TILE_M, n) - 1;
+        seen.hi[b] = in_tile(visible(h, q0 + last), k0, cols).hi;
+    }
+    return seen;
+}
+
+/* s (rows, cols) = q (rows, k) times kt, in panels; tiles that nobody sees stay as they are. */
+static void product_of_keys(const struct seen *seen, int64_t k, const float *q, int64_t ldq,
+                            const float *kt, float *s)
+{
+    for (int64_t j = 0; j < seen->cols; j += TILE_N)
+        for (int64_t i = 0; i < seen->rows; i += TILE_M)
+            if (j < seen->hi[i / TILE_M])
+                tile_block(k, q + i * ldq, ldq, 1, kt + j * k, TILE_N, s + i * KT + j, KT, false);
+}
+
+/* out (rows, dim) += s (rows, cols) v (cols, dim): s is zero where nobody sees. */
+static void add_by_query(const struct seen *seen, int64_t dim, const float *s, const float *v,
+                         float *out)
+{
+    for (int64_t j = 0; j < dim; j += TILE_N)
+        for (int64_t i = 0; i < seen->rows; i += TILE_M)
+            tile_block(seen->hi[i / TILE_M], s + i * KT, KT, 1, v + j, dim, out + i * dim + j, dim,
+                       true);
+}
+
+/* out (cols, dim) += s^T (cols, rows) x (rows, dim) */
+static void add_by_key(const struct seen *seen, int64_t dim, const float *s, const float *x,
+                       float *out)
+{
+    for (int64_t i = 0, from = 0; i < seen->cols; i += TILE_M) {
+        while (from < seen->rows && seen->hi[from / TILE_M] <= i)
+            from += TILE_M;
+        for (int64_t j = 0; j < dim; j += TILE_N)
+            tile_block(seen->rows - from, s + from * KT + i, 1, KT, x + from * dim + j, dim,
+                       out + i * dim + j, dim, true);
+    }
 }
 
 /* ---- forward ---- */
@@ -179,15 +223,14 @@ static void forward_tile(const struct head *h, int64_t q0, int64_t n)
     struct span all = visible_to_tile(h, q0, n);
     for (int64_t k0 = all.lo / KT * KT; k0 < all.hi; k0 += KT) {
         int64_t cols = zt_align_i64(ZT_MIN(all.hi - k0, (int64_t)KT), TILE_N);
-        tile_product(rows, cols, a->head_dim, (struct tile_a){q, l->dim, 1},
-                     panels(h->ws + l->kt + k0 * a->head_dim, h), s, KT, false);
+        struct seen seen = seen_by(h, q0, n, k0, cols);
+        product_of_keys(&seen, a->head_dim, q, l->dim, h->ws + l->kt + k0 * a->head_dim, s);
         for (int64_t i = 0; i < n; i++) {
             struct span in = in_tile(visible(h, q0 + i), k0, cols);
             softmax_row(s + i * KT, cols, in, &max[i], &sum[i], out + i * l->dim, l->dim);
             drop_row(h, q0 + i, k0, in, s + i * KT);
         }
-        tile_product(rows, l->dim, cols, (struct tile_a){s, KT, 1},
-                     plain(h->ws + l->vt + k0 * l->dim, h), out, l->dim, true);
+        add_by_query(&seen, l->dim, s, h->ws + l->vt + k0 * l->dim, out);
     }
     for (int64_t i = 0; i < n; i++) {
         store_tile(out + i * l->dim, 1, sum[i] > 0 ? 1 / sum[i] : 0, h, a->out, a->ldo,
@@ -287,10 +330,9 @@ static void backward_tile(const struct head *h, int64_t q0, int64_t n, int64_t k
     int64_t cols = zt_align_i64(ZT_MIN(all.hi - k0, (int64_t)KT), TILE_N);
     load_tile(a->q, a->ldq, h->q_row + q0, n, rows, h->q_col, h, a->scale, q);
     load_tile(a->dout, a->ldo, h->q_row + q0, n, rows, h->q_col, h, 1, dout);
-    tile_product(rows, cols, a->head_dim, (struct tile_a){q, l->dim, 1}, panels(h->ws + l->kt, h),
-                 s, KT, false);
-    tile_product(rows, cols, a->head_dim, (struct tile_a){dout, l->dim, 1},
-                 panels(h->ws + l->vt, h), ds, KT, false);
+    struct seen seen = seen_by(h, q0, n, k0, cols);
+    product_of_keys(&seen, a->head_dim, q, l->dim, h->ws + l->kt, s);
+    product_of_keys(&seen, a->head_dim, dout, l->dim, h->ws + l->vt, ds);
     for (int64_t i = 0; i < n; i++) {
         float keep[KT];
         struct span in = in_tile(visible(h, q0 + i), k0, KT);
@@ -302,12 +344,9 @@ static void backward_tile(const struct head *h, int64_t q0, int64_t n, int64_t k
     }
     memset(s + n * KT, 0, (size_t)((rows - n) * KT) * sizeof *s);
     memset(ds + n * KT, 0, (size_t)((rows - n) * KT) * sizeof *ds);
-    tile_product(cols, l->dim, rows, (struct tile_a){s, 1, KT}, plain(dout, h), h->ws + l->dv,
-                 l->dim, true);
-    tile_product(cols, l->dim, rows, (struct tile_a){ds, 1, KT}, plain(q, h), h->ws + l->dk, l->dim,
-                 true);
-    tile_product(rows, l->dim, cols, (struct tile_a){ds, KT, 1}, plain(h->ws + l->k, h),
-                 dq + q0 * l->dim, l->dim, true);
+    add_by_key(&seen, l->dim, s, dout, h->ws + l->dv);
+    add_by_key(&seen, l->dim, ds, q, h->ws + l->dk);
+    add_by_query(&seen, l->dim, ds, h->ws + l->k, dq + q0 * l->dim);
 }
 
 /* Keys [k0, k0 + n) against all queries of the group; writes their dk and dv. */

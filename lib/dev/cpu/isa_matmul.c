@@ -33,45 +33,87 @@ static struct operand widen_block(struct zt_ref m, int64_t ld, int64_t r0, int64
 /* ---- epilogue ---- */
 
 /*
- * GELU, tanh form: gelu(x) = x * s(2u), s the logistic function, u = sqrt(2 / pi) * (x + 0.044715 x^3).
- * n <= CHUNK.
+ * GELU, tanh form: gelu(x) = x * s(2u), s the logistic function, u = sqrt(2 / pi) * (x + 0.044715 x^3);
+ * gelu'(x) = s + x * s * (1 - s) * 2u', where 1 - s = s * e^-2u. Beyond +-15 gelu' does not change any
+ * more; held there, neither x^3 nor e^-2u overflows. n <= CHUNK.
  */
+static const float gelu_1 = 1.5957691216f, gelu_3 = 0.0713548163f; /* 2u = gelu_1 x + gelu_3 x^3 */
+
+#if defined(__AVX512F__)
+
+static inline __m512 minus_2u_v16(__m512 x)
+{
+    __m512 slope =
+        _mm512_fmadd_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(gelu_3), _mm512_set1_ps(gelu_1));
+    return _mm512_fnmadd_ps(x, slope, _mm512_setzero_ps());
+}
+
+static void gelu_row(float *x, int64_t n)
+{
+    const __m512 least = _mm512_set1_ps(-15.0f); /* gelu(-15) is 0 as well; and x * s stays one */
+    for (int64_t i = 0; i < n; i += 16) {
+        __mmask16 m = first_lanes(n - i);
+        __m512 v = _mm512_max_ps(least, _mm512_maskz_loadu_ps(m, x + i)), e;
+        _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(v, logistic_v16(minus_2u_v16(v), &e)));
+    }
+}
+
+/* g *= gelu'(x) */
+static void gelu_grad_row(const float *x, float *g, int64_t n)
+{
+    const __m512 most = _mm512_set1_ps(15.0f), least = _mm512_set1_ps(-15.0f);
+    for (int64_t i = 0; i < n; i += 16) {
+        __mmask16 m = first_lanes(n - i);
+        __m512 v = _mm512_min_ps(most, _mm512_maskz_loadu_ps(m, x + i)), e;
+        v = _mm512_max_ps(least, v);
+        __m512 s = logistic_v16(minus_2u_v16(v), &e);
+        __m512 du2 = _mm512_fmadd_ps(_mm512_mul_ps(v, v), _mm512_set1_ps(3 * gelu_3),
+                                     _mm512_set1_ps(gelu_1));
+        __m512 grad =
+            _mm512_fmadd_ps(_mm512_mul_ps(v, du2), _mm512_mul_ps(s, _mm512_mul_ps(s, e)), s);
+        _mm512_mask_storeu_ps(g + i, m, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, g + i), grad));
+    }
+}
+
+#else
+
 static void gelu_row(float *x, int64_t n)
 {
     float e[CHUNK];
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        e[i] = -x[i] * fma_f32(x[i] * x[i], 0.0713548163f, 1.5957691216f);
+        e[i] = -x[i] * fma_f32(x[i] * x[i], gelu_3, gelu_1);
     exp_row(e, e, n, 0);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         x[i] /= 1.0f + e[i];
 }
 
-/* Beyond +-15 gelu' does not change any more; held there, neither x^3 nor e^-2u overflows. */
 static inline float hold(float x)
 {
     x = x > 15.0f ? 15.0f : x;
     return x < -15.0f ? -15.0f : x;
 }
 
-/* g *= gelu'(x) = s + x * s * (1 - s) * 2u', where 1 - s = s * e^-2u. */
+/* g *= gelu'(x) */
 static void gelu_grad_row(const float *x_row, float *g, int64_t n)
 {
     float e[CHUNK];
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float x = hold(x_row[i]), minus_2u = -x * fma_f32(x * x, 0.0713548163f, 1.5957691216f);
+        float x = hold(x_row[i]), minus_2u = -x * fma_f32(x * x, gelu_3, gelu_1);
         e[i] = ZT_MIN(minus_2u, 80.0f);
     }
     exp_row(e, e, n, 0);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float x = hold(x_row[i]), s = 1.0f / (1.0f + e[i]);
-        float du2 = fma_f32(x * x, 3 * 0.0713548163f, 1.5957691216f);
+        float du2 = fma_f32(x * x, 3 * gelu_3, gelu_1);
         g[i] *= fma_f32(x * du2, s * (s * e[i]), s);
     }
 }
+
+#endif
 
 /* Elements [at, at + n) of C, a piece of one row from column j on; x holds their sums. */
 static void epilogue_piece(const struct zt_matmul *a, int64_t at, int64_t j, int64_t n, float *x)

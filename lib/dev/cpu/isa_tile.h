@@ -1,12 +1,11 @@
 /*
  * isa_tile.h: products of small fp32 tiles that stay in the caches, by a register-blocked loop:
  *
- *     C (m, n) = A (m, k) B (k, n)   or   C += A B
+ *     C (TILE_M, TILE_N) = A (TILE_M, k) B (k, TILE_N)   or   C += A B
  *
- * m is a multiple of TILE_M, n of TILE_N (tiles are padded, so there are no edges). A is addressed
- * by strides (a_row, a_col), one of which is 1, so it may be a transposed tile. B comes in panels
- * of TILE_N columns; panel p starts at b + p * b_panel, its rows are b_row apart: a plain row-major
- * matrix is b_panel = TILE_N, b_row = its row length.
+ * Whoever calls goes through larger ones tile by tile; they are padded, so there are no edges. A is
+ * addressed by strides (a_row, a_col), one of which is 1, so it may be a transposed tile. Rows of B are
+ * b_row apart: a row-major matrix, or panels of TILE_N columns side by side.
  */
 #ifndef ZT_DEV_CPU_ISA_TILE_H
 #define ZT_DEV_CPU_ISA_TILE_H
@@ -60,17 +59,7 @@ static inline vec vec_fma(float a, vec b, vec c)
 #endif
 }
 
-struct tile_a {
-    const float *p;
-    int64_t row, col;
-};
-
-struct tile_b {
-    const float *p;
-    int64_t panel, row;
-};
-
-/* One block of TILE_M x TILE_N; inlined with the unit stride known. */
+/* Inlined with the unit stride known. */
 static inline __attribute__((always_inline)) void tile_block(int64_t k, const float *a,
                                                              int64_t a_row, int64_t a_col,
                                                              const float *b, int64_t b_row,
@@ -93,21 +82,6 @@ static inline __attribute__((always_inline)) void tile_block(int64_t k, const fl
     for (int i = 0; i < TILE_M; i++) {
         vec_store(c + i * ldc, sum[i][0]);
         vec_store(c + i * ldc + VEC, sum[i][1]);
-    }
-}
-
-static inline void tile_product(int64_t m, int64_t n, int64_t k, struct tile_a a, struct tile_b b,
-                                float *c, int64_t ldc, bool add)
-{
-    for (int64_t j = 0; j < n; j += TILE_N) {
-        const float *panel = b.p + j / TILE_N * b.panel;
-        for (int64_t i = 0; i < m; i += TILE_M) {
-            float *block = c + i * ldc + j;
-            if (a.col == 1)
-                tile_block(k, a.p + i * a.row, a.row, 1, panel, b.row, block, ldc, add);
-            else
-                tile_block(k, a.p + i, 1, a.col, panel, b.row, block, ldc, add);
-        }
     }
 }
 
