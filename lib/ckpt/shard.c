@@ -9,7 +9,7 @@
 #include "base/io.h"
 #include "ckpt/manifest_words.h"
 
-enum { LENGTH_BYTES = 8, DATA_ALIGN = 4096 };
+enum { LENGTH_BYTES = 8, DATA_ALIGN = 4096, BUFFER_BYTES = 256 << 10 };
 
 static size_t piece_bytes(const struct zt_shard_piece *p)
 {
@@ -63,8 +63,10 @@ void zt_shard_header(const struct zt_shard_piece *pieces, int n, struct zt_str *
 struct zt_shard_writer {
     char *path;
     int fd;
-    size_t bytes;    /* written */
-    size_t in_block; /* of them, in the block that is not summed yet */
+    size_t bytes;          /* written */
+    size_t in_block;       /* of them, in the block that is not summed yet */
+    unsigned char *buffer; /* small tensors come together */
+    size_t buffered;
     XXH3_state_t *state;
     struct zt_ckpt_sum *sums;
     size_t n_sums, cap;
@@ -73,6 +75,7 @@ struct zt_shard_writer {
 static void free_writer(struct zt_shard_writer *w)
 {
     XXH3_freeState(w->state);
+    free(w->buffer);
     free(w->path);
     free(w);
 }
@@ -85,6 +88,7 @@ int zt_shard_create(const char *path, struct zt_shard_writer **out, struct zt_er
     struct zt_shard_writer *w = zt_xcalloc(1, sizeof *w);
     w->fd = fd;
     w->path = zt_xstrdup(path);
+    w->buffer = zt_xcalloc(BUFFER_BYTES, 1);
     w->state = XXH3_createState();
     ZT_ASSERT(w->state);
     XXH3_128bits_reset(w->state);
@@ -102,6 +106,27 @@ static void end_block(struct zt_shard_writer *w)
     w->in_block = 0;
 }
 
+static int flush(struct zt_shard_writer *w, struct zt_err *err)
+{
+    int rc = zt_write_full(w->fd, w->buffer, w->buffered, w->path, err);
+    w->buffered = 0;
+    return rc;
+}
+
+static int put(struct zt_shard_writer *w, const void *bytes, size_t n, struct zt_err *err)
+{
+    int rc = 0;
+    if (w->buffered + n > BUFFER_BYTES)
+        rc = flush(w, err);
+    if (!rc && n >= BUFFER_BYTES)
+        return zt_write_full(w->fd, bytes, n, w->path, err);
+    if (!rc) {
+        memcpy(w->buffer + w->buffered, bytes, n);
+        w->buffered += n;
+    }
+    return rc;
+}
+
 /* Summed and written block by block, so that the second finds the bytes in the cache. */
 int zt_shard_put(struct zt_shard_writer *w, const void *bytes, size_t n, struct zt_err *err)
 {
@@ -109,7 +134,7 @@ int zt_shard_put(struct zt_shard_writer *w, const void *bytes, size_t n, struct 
     while (n > 0) {
         const size_t part = ZT_MIN(n, ZT_CKPT_BLOCK_BYTES - w->in_block);
         XXH3_128bits_update(w->state, p, part);
-        int rc = zt_write_full(w->fd, p, part, w->path, err);
+        int rc = put(w, p, part, err);
         if (rc)
             return rc;
         w->in_block += part;
@@ -125,10 +150,10 @@ int zt_shard_put(struct zt_shard_writer *w, const void *bytes, size_t n, struct 
 int zt_shard_finish(struct zt_shard_writer *w, struct zt_ckpt_sum **sums, size_t *n_sums,
                     size_t *bytes, struct zt_err *err)
 {
-    int rc = 0;
+    int rc = flush(w, err);
     if (w->in_block > 0)
         end_block(w);
-    if (fsync(w->fd))
+    if (!rc && fsync(w->fd))
         rc = zt_err_errno(err, ZT_EIO, "%s: fsync", w->path);
     if (close(w->fd) && !rc)
         rc = zt_err_errno(err, ZT_EIO, "%s: close", w->path);

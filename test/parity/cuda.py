@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 LIBRARY = str(pathlib.Path(sys.argv.pop([i for i, a in enumerate(sys.argv) if not a.startswith("--")][2])).resolve())
+import resume
 import run
 from run import DROPOUT, EXPECTEDS, FIXTURES, TYPES, close, quick, recipe, test, text_recipe, trace
 
@@ -205,6 +206,27 @@ def around_training():
     test("cuda evaluation and samples", check)
 
 
+def resuming():
+    """Saved from a GPU through pinned memory, and loaded: the bits of the whole; on a CPU, the same state."""
+    env = {"ZT_CUDA_LIB": LIBRARY, "CUSIM_DEVICES": "1"}
+    two = ["--devices_per_gpu=2"]
+    for stage, offload in ((3, ()),) if quick else ((0, ()), (2, ("optimizer",)), (3, ()), (3, ("param",))):
+        base = text_recipe(**{**resume.SKIPS, "train.steps": 10, "zero_optimization.stage": stage,
+                              **{f"zero_optimization.offload_{o}.device": "cpu" for o in offload}})
+        resume.same_bits(f"on a GPU, stage={stage}{' offload=' if offload else ''}{'+'.join(offload)}", 1, base, 5, "cuda", env, two)
+    base = text_recipe(**{**resume.SKIPS, "train.steps": 10, "zero_optimization.stage": 1})
+    resume.same_bits("on a GPU without a snapshot", 1, base, 5, "cuda", env, two, **{"async": False})
+
+    def to_cpu():
+        with resume.Folder() as f:
+            r = resume.saving(text_recipe(**{"train.steps": 3, "bf16.enabled": True}), f)
+            _, _, gpu = f.start(1, r, *two, device="cuda", env=env)
+            _, steps, cpu = f.start(3, r, "--resume=auto")
+            assert not steps and cpu["digest"] == gpu["digest"], "the state differs"
+
+    test("resume from a GPU to the CPU", to_cpu)
+
+
 if __name__ == "__main__":
     fixtures()
     against_cpu()
@@ -214,6 +236,7 @@ if __name__ == "__main__":
     recomputation()
     schedules_of_streams()
     memory()
+    resuming()
     if SIMULATED:
         failures()
     around_training()

@@ -1,0 +1,390 @@
+#!/usr/bin/env python3
+"""Checkpoints under fire: ckpt.py [--long] ZEROTRAIN [FILTER].
+
+Processes are killed at every call of a save that changes a file, and at random moments; calls fail; files
+are cut, changed and removed; disks are full. After each: the run goes on from a checkpoint that is whole, to
+the very bits that a run without trouble ends with, and no checkpoint that was said to be saved is lost.
+--long: hundreds of random moments, and every call instead of a part of them. One test line each.
+"""
+import errno
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+LONG = "--long" in sys.argv
+args = [a for a in sys.argv[1:] if not a.startswith("--")]
+ZT = str(pathlib.Path(args[0] if args else "build/zerotrain").resolve())
+FILTER = args[1] if len(args) > 1 else ""
+MARK = f"ZT_TEST_MARK=ckpt.{os.getpid()}"
+STEPS = 6
+failures = 0
+top = pathlib.Path(tempfile.mkdtemp())
+
+
+def recipe(ck, **checkpoint):
+    return {"train_micro_batch_size_per_gpu": 2,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+            "model": {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 32,
+                      "vocab_size": 256},
+            "data": {"train": str(REPO / "LICENSE"), "seq_len": 32}, "train": {"steps": STEPS, "seed": 1},
+            "zero_optimization": {"stage": 2}, "parallel": {"threads": 1}, "steps_per_print": 1000000,
+            "checkpoint": {"dir": str(ck), "every_steps": 1, **checkpoint}}
+
+
+class Job:
+    """A run of two workers in a folder of its own."""
+    n = 0
+
+    def __init__(self, r, *options, env={}):
+        Job.n += 1
+        self.dir = top / f"run{Job.n}"
+        self.dir.mkdir()
+        (self.dir / "r.yaml").write_text(json.dumps(r))
+        self.log = open(self.dir / "out", "w+")
+        name, value = MARK.split("=")
+        self.p = subprocess.Popen([ZT, "--device=cpu", "--num_gpus=2", f"--log_dir={self.dir}/run", *options,
+                                   str(self.dir / "r.yaml")], stdout=self.log, stderr=self.log, cwd=self.dir,
+                                  env={**os.environ, name: value, **env})
+
+    def wait(self):
+        """The exit status; when it is back, no process of the job is left."""
+        self.p.wait(timeout=120)
+        for _ in range(600):
+            if not marked():
+                break
+            time.sleep(0.05)
+        assert not marked(), f"still running: {marked()}"
+        self.text = (self.dir / "out").read_text(errors="replace")
+        return self.p.returncode if self.p.returncode >= 0 else 128 - self.p.returncode
+
+    def saved(self):
+        return max((int(s) for s in re.findall(r"^saved .*/step-(\d+):", self.text, re.M)), default=0)
+
+    def digest(self):
+        return json.loads((self.dir / "run/summary.json").read_text())["digest"]
+
+    def end(self):
+        shutil.rmtree(self.dir)
+
+
+def marked():
+    """Living processes of a job: {pid: name}."""
+    found = {}
+    for p in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if MARK.encode() in (p / "environ").read_bytes().split(b"\0"):
+                found[int(p.name)] = (p / "comm").read_text().strip()
+        except OSError:
+            pass
+    return found
+
+
+def test(name, fn):
+    global failures
+    if FILTER not in name:
+        return
+    try:
+        fn()
+        print(f"ok ckpt {name}", flush=True)
+    except AssertionError as e:
+        failures += 1
+        print(f"not ok ckpt {name}: {e}", flush=True)
+
+
+def skip(name, why):
+    if FILTER in name:
+        print(f"skip ckpt {name}: {why}", flush=True)
+
+
+def last(text):
+    return " / ".join(text.strip().splitlines()[-6:])
+
+
+def reference():
+    job = Job(recipe(top / "whole"))
+    assert job.wait() == 0, job.text
+    return job.digest()
+
+
+def goes_on(ck, least, what):
+    """From what is in the folder, to the bits of the whole; from step `least` or later. The run's text."""
+    job = Job(recipe(ck), "--resume=auto")
+    assert job.wait() == 0, f"{what}: it does not go on: {last(job.text)}"
+    at = re.search(r"after step (\d+)", job.text)
+    at = int(at.group(1)) if at else 0
+    assert at >= least, f"{what}: step {least} was saved, and it goes on from {at}: {last(job.text)}"
+    assert job.digest() == WHOLE, f"{what}: other bits, from step {at}"
+    assert not list(ck.glob("tmp-*")), f"{what}: left {list(ck.glob('tmp-*'))}"
+    text = job.text
+    job.end()
+    return text
+
+
+def interposer():
+    lib = top / "interpose.so"
+    subprocess.run([os.environ.get("CC", "gcc"), "-D_GNU_SOURCE", "-shared", "-fPIC", "-O1", "-o", str(lib),
+                    str(REPO / "test/fault/interpose.c"), "-ldl"], check=True)
+    return lib
+
+
+def fault_env(lib, ck, rank, at, err=0, log=None):
+    env = {"LD_PRELOAD": str(lib), "ZT_FAULT_DIR": str(ck), "ZT_FAULT_RANK": str(rank), "ZT_FAULT_AT": str(at),
+           "ZT_FAULT_ERRNO": str(err)}
+    return {**env, "ZT_FAULT_LOG": str(log)} if log else env
+
+
+class Base:
+    """A folder with the checkpoint of step 3; keep=1 makes each save remove the one before it."""
+
+    def __init__(self):
+        self.ck = top / "base"
+        r = recipe(self.ck)
+        r["train"]["steps"] = 3
+        r["checkpoint"]["every_steps"] = 0
+        job = Job(r)
+        assert job.wait() == 0, job.text
+
+    def copy(self, name):
+        ck = top / name
+        shutil.rmtree(ck, ignore_errors=True)
+        shutil.copytree(self.ck, ck)
+        return ck
+
+
+def one_save(ck):
+    """From step 3 to 4: one save, and the removal of the old one."""
+    r = recipe(ck, keep=1, every_steps=0)
+    r["train"]["steps"] = 4
+    return r
+
+
+def calls(lib, base, rank):
+    ck, log = base.copy("counted"), top / f"calls-{rank}"
+    job = Job(one_save(ck), "--resume=auto", env=fault_env(lib, ck, rank, 0, log=log))
+    assert job.wait() == 0, job.text
+    found = [line.split(" ", 2) for line in log.read_text().splitlines()] if log.exists() else []
+    assert found or rank == "front", f"rank {rank}: no call was counted"
+    return [(int(n), call, pathlib.Path(path).name) for n, call, path in found]
+
+
+def killed_at_every_call(lib, base):
+    for rank in ("0", "1", "front"):
+        listed = calls(lib, base, rank)
+        kinds = {c for _, c, _ in listed}
+        if rank == "0":
+            assert {"write", "fsync", "rename", "mkdir", "open", "unlink"} <= kinds, kinds
+
+        def check():
+            for n, call, name in listed:
+                ck = base.copy("killed")
+                job = Job(one_save(ck), "--resume=auto", env=fault_env(lib, ck, rank, n))
+                what = f"rank {rank}, call {n}, {call} of {name}"
+                status = job.wait()
+                assert status == 137, f"{what}: exit status {status}: {last(job.text)}"
+                goes_on(ck, max(3, job.saved()), what)
+                job.end()
+
+        test(f"rank {rank} is killed at each of {len(listed)} calls of a save", check)
+
+
+def fails_at_every_call(lib, base):
+    """A call of a save fails: training goes on, says so, and the next save succeeds."""
+    for rank in ("0", "1"):
+        listed = [c for c in calls(lib, base, rank) if "probe" not in c[2] and c[2] not in ("lock", "counted")]
+        picked = listed if LONG else listed[::3]
+
+        def check():
+            for n, call, name in picked:
+                ck = base.copy("failed")
+                r = recipe(ck, keep=1)
+                r["train"]["steps"] = 5
+                job = Job(r, "--resume=auto", env=fault_env(lib, ck, rank, n, errno.ENOSPC))
+                what = f"rank {rank}, call {n}, {call} of {name}"
+                status = job.wait()
+                assert status == 0, f"{what}: exit status {status}: {last(job.text)}"
+                assert "WARNING: " in job.text and "No space left on device" in job.text, f"{what}: {last(job.text)}"
+                assert job.saved() == 5, f"{what}: the next save does not succeed: {last(job.text)}"
+                goes_on(ck, 5, what)
+                job.end()
+
+        test(f"rank {rank}: {len(picked)} of {len(listed)} calls of a save fail", check)
+
+
+def killed_at_random():
+    rng = random.Random(1)
+    n_cases = 400 if LONG else 40
+    ck, alive = top / "random", 0
+    hit = {}
+
+    def check():
+        nonlocal alive
+        for i in range(n_cases):
+            job = Job(recipe(ck, keep=2), "--resume=auto")
+            until = time.monotonic() + rng.uniform(0.1, 0.7)
+            while time.monotonic() < until and job.p.poll() is None:
+                time.sleep(0.005)
+            victims = sorted(marked().items())
+            if victims and job.p.poll() is None:
+                pid, name = rng.choice(victims)
+                hit[name] = hit.get(name, 0) + 1
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    alive += 1
+                except ProcessLookupError:
+                    pass
+            job.wait()
+            if i % 8 == 7 or job.saved() == STEPS:
+                goes_on(ck, job.saved(), f"kill {i} of {hit}")
+                shutil.rmtree(ck)
+            job.end()
+        assert alive >= n_cases // 2, f"only {alive} were killed in time"
+
+    test(f"killed at {n_cases} random moments", check)
+
+
+def damaged(base):
+    """The newest one is damaged: it is named and passed over; asked for by its path, an error."""
+    def newest_two():
+        ck = base.copy("damaged")
+        job = Job(one_save(ck) | {"checkpoint": {"dir": str(ck)}}, "--resume=auto")
+        assert job.wait() == 0, job.text
+        return ck, ck / "step-000004"
+
+    def flip(path, at):
+        data = bytearray(path.read_bytes())
+        data[at if at >= 0 else len(data) + at] ^= 16
+        path.write_bytes(data)
+
+    ways = {
+        "a bit of a file is flipped": ("rank-00001.safetensors", lambda p: flip(p, -5000)),
+        "a bit of another's first part": ("rank-00000.safetensors", lambda p: flip(p, 5000)),
+        "a file is cut": ("rank-00001.safetensors", lambda p: os.truncate(p, 5000)),
+        "a file is empty": ("rank-00000.safetensors", lambda p: os.truncate(p, 0)),
+        "a file is missing": ("rank-00000.safetensors", lambda p: p.unlink()),
+        "a bit of the manifest is flipped": ("manifest.json", lambda p: flip(p, 700)),
+        "the manifest is cut": ("manifest.json", lambda p: os.truncate(p, 700)),
+        "the manifest is missing": ("manifest.json", lambda p: p.unlink()),
+    }
+    for name, (file, damage) in ways.items():
+        def check():
+            ck, step = newest_two()
+            damage(step / file)
+            job = Job(recipe(ck), f"--resume={step}")
+            assert job.wait() == 3, f"by its path: {last(job.text)}"
+            assert f"step-000004/{file}" in job.text or "missing" in name, last(job.text)
+            text = goes_on(ck, 3, name)
+            assert re.search(rf"WARNING: .*step-000004 is passed over: .*{file}", text), last(text)
+            assert "going on from" in text and "after step 3" in text, last(text)
+            assert (ck / "before-1/step-000004").exists(), "the damaged one is gone"
+
+        test(name, check)
+
+    def all_damaged():
+        ck, _ = newest_two()
+        for step in ck.glob("step-*"):
+            flip(step / "rank-00000.safetensors", -10)
+        job = Job(recipe(ck), "--resume=auto")
+        assert job.wait() == 3 and "none of its 2 checkpoints can be read" in job.text, last(job.text)
+
+    test("all are damaged", all_damaged)
+
+
+def two_runs():
+    ck = top / "two"
+    r = recipe(ck, every_steps=0)
+    r["train"]["steps"] = 1000000
+    first = Job(r)
+    try:
+        for _ in range(1200):
+            if (first.dir / "run/metrics.jsonl").exists() and (first.dir / "run/metrics.jsonl").stat().st_size:
+                break
+            time.sleep(0.05)
+        second = Job(recipe(ck))
+        second.p.wait(timeout=60)
+        text = (second.dir / "out").read_text()
+        assert second.p.returncode == 3, last(text)
+        assert re.search(r"another run keeps its checkpoints there: process \d+ on ", text), last(text)
+    finally:
+        first.p.send_signal(signal.SIGTERM)
+        status = first.wait()
+    assert status == 7, f"exit status {status}: {last(first.text)}"
+
+
+def signalled(sig, status):
+    """The step under way is saved; the run goes on from there to the same bits."""
+    ck = top / f"signal-{int(sig)}"
+    r = recipe(ck, every_steps=0)
+    r["train"]["steps"] = 1000000
+    job = Job(r)
+    for _ in range(1200):
+        if (job.dir / "run/metrics.jsonl").exists() and (job.dir / "run/metrics.jsonl").stat().st_size:
+            break
+        time.sleep(0.05)
+    job.p.send_signal(sig)
+    got = job.wait()
+    assert got == status, f"exit status {got}, not {status}: {last(job.text)}"
+    steps = [json.loads(x)["step"] for x in (job.dir / "run/metrics.jsonl").read_text().splitlines()]
+    assert job.saved() == steps[-1] and "stopped after" in job.text, last(job.text)
+    r["train"]["steps"] = steps[-1] + 1
+    again, whole = Job(r, "--resume=auto"), None
+    assert again.wait() == 0 and f"after step {steps[-1]}" in again.text, last(again.text)
+
+
+def full_disk():
+    mount = top / "small"
+    mount.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=450k", "tmpfs", str(mount)],
+                                      stderr=subprocess.DEVNULL).returncode:
+        return skip("the disk is full", "only root may mount a small disk")
+    try:
+        def check():
+            job = Job(recipe(mount / "ck", keep=1))
+            status = job.wait()
+            assert status == 1, f"exit status {status}: {last(job.text)}"
+            assert f"step {STEPS}" in job.text.replace(f"{STEPS} steps", f"step {STEPS}"), "training did not go on"
+            assert re.search(r"WARNING: rank \d: .*/ck/tmp-step-.*No space left on device", job.text), last(job.text)
+            assert "could not be saved; the last checkpoint of this run is that of step" in job.text, last(job.text)
+            kept = job.saved()
+            assert 0 < kept < STEPS, f"the disk is not of the right size for this test: step {kept}"
+            shutil.copytree(mount / "ck", top / "from-full")
+            goes_on(top / "from-full", kept, "full disk")
+
+        test("the disk is full", check)
+
+        def read_only():
+            (mount / "ck").mkdir(exist_ok=True)
+            subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
+            job = Job(recipe(mount / "ck"), "--resume=auto")
+            assert job.wait() == 1 and "/small/ck/lock: Read-only file system" in job.text, last(job.text)
+
+        test("the folder is read-only", read_only)
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+try:
+    WHOLE = reference()
+    base = Base()
+    lib = interposer()
+    killed_at_every_call(lib, base)
+    fails_at_every_call(lib, base)
+    killed_at_random()
+    damaged(base)
+    test("two runs want one folder", two_runs)
+    for sig, status in ((signal.SIGTERM, 7), (signal.SIGUSR1, 7), (signal.SIGINT, 130)):
+        test(f"{sig.name} saves and ends", lambda s=sig, c=status: signalled(s, c))
+    full_disk()
+finally:
+    for pid in marked():
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(top, ignore_errors=True)
+sys.exit(1 if failures else 0)

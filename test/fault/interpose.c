@@ -1,0 +1,130 @@
+/*
+ * interpose.c: LD_PRELOAD for tests. Counts the calls of one process that change files below a folder, and
+ * at the n-th kills the process, or lets the call fail.
+ *
+ *   ZT_FAULT_DIR   the folder
+ *   ZT_FAULT_RANK  the process: its RANK; "front" for the one that has none
+ *   ZT_FAULT_AT    n, from 1; 0: only count
+ *   ZT_FAULT_ERRNO 0: SIGKILL, before a call, and of a write after half of it; else the errno of the call
+ *   ZT_FAULT_LOG   a line for each call
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static atomic_int count;
+
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static int is_ours(const char *path)
+{
+    const char *dir = getenv("ZT_FAULT_DIR"), *want = getenv("ZT_FAULT_RANK"),
+               *rank = getenv("RANK");
+    size_t n = dir ? strlen(dir) : 0;
+    return n && want && path && strcmp(want, rank ? rank : "front") == 0 &&
+           strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
+}
+
+static void note(const char *call, const char *path, int at)
+{
+    char line[PATH_MAX + 64];
+    const char *log = getenv("ZT_FAULT_LOG");
+    int fd = log ? NEXT(open)(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+    if (fd < 0)
+        return;
+    int n = snprintf(line, sizeof line, "%d %s %s\n", at, call, path);
+    if (NEXT(write)(fd, line, (size_t)n) != n)
+        abort();
+    close(fd);
+}
+
+/* 0: go on; 1: this is the call. Does not return when it is to be killed before it. */
+static int hit(const char *call, const char *path, int half)
+{
+    if (!is_ours(path))
+        return 0;
+    int at = atomic_fetch_add(&count, 1) + 1;
+    note(call, path, at);
+    if (at != atoi(getenv("ZT_FAULT_AT")))
+        return 0;
+    errno = atoi(getenv("ZT_FAULT_ERRNO"));
+    if (errno == 0 && !half)
+        kill(getpid(), SIGKILL);
+    return 1;
+}
+
+static const char *path_of(int fd, char *buf)
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, buf, PATH_MAX - 1);
+    buf[n > 0 ? n : 0] = '\0';
+    return buf;
+}
+
+ssize_t write(int fd, const void *bytes, size_t n)
+{
+    char buf[PATH_MAX];
+    if (hit("write", path_of(fd, buf), 1)) {
+        if (errno)
+            return -1;
+        if (NEXT(write)(fd, bytes, n / 2) >= 0)
+            kill(getpid(), SIGKILL);
+    }
+    return NEXT(write)(fd, bytes, n);
+}
+
+int fsync(int fd)
+{
+    char buf[PATH_MAX];
+    return hit("fsync", path_of(fd, buf), 0) ? -1 : NEXT(fsync)(fd);
+}
+
+int rename(const char *from, const char *to)
+{
+    return hit("rename", to, 0) ? -1 : NEXT(rename)(from, to);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    return hit("mkdir", path, 0) ? -1 : NEXT(mkdir)(path, mode);
+}
+
+int rmdir(const char *path)
+{
+    return hit("rmdir", path, 0) ? -1 : NEXT(rmdir)(path);
+}
+
+int unlink(const char *path)
+{
+    return hit("unlink", path, 0) ? -1 : NEXT(unlink)(path);
+}
+
+int unlinkat(int dir, const char *path, int flags)
+{
+    char buf[PATH_MAX];
+    return hit("unlinkat", path_of(dir, buf), 0) ? -1 : NEXT(unlinkat)(dir, path, flags);
+}
+
+int open(const char *path, int flags, ...)
+{
+    mode_t mode = 0;
+    if (flags & O_CREAT) {
+        va_list ap;
+        va_start(ap, flags);
+        mode = va_arg(ap, mode_t);
+        va_end(ap);
+    }
+    if ((flags & O_CREAT) && hit("open", path, 0))
+        return -1;
+    return NEXT(open)(path, flags, mode);
+}
