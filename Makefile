@@ -29,7 +29,7 @@ ifneq ($(findstring clang,$(CC)),)
 WARN     += -Wno-pass-failed
 endif
 CFLAGS   += -std=c11 -g $(OPT) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread $(WARN)
-LDLIBS   += -ldnnl -lyaml -ljansson -lxxhash -lm -pthread -ldl
+LDLIBS   += -ldnnl -lcrypto -lyaml -ljansson -lxxhash -lm -pthread -ldl
 
 # Offload to NVMe goes by io_uring where liburing is there; without it by threads.
 URING    ?= $(shell echo '\#include <liburing.h>' | $(CC) -E - >/dev/null 2>&1 && echo 1)

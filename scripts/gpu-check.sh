@@ -7,7 +7,7 @@
 # The exit status is 0 when none failed.
 #
 # A GPU machine need not reach a package registry: --pack copies the headers and libraries of oneDNN,
-# libyaml, jansson and xxHash to build/gpu-deps (about 42 MB), to travel with the tree.
+# libyaml, jansson, xxHash and OpenSSL to build/gpu-deps (about 47 MB), to travel with the tree.
 set -u
 self=$(realpath "$0")
 cd "$(dirname "$self")/.." || exit 1
@@ -20,12 +20,12 @@ pack() {
     rm -rf $deps
     mkdir -p $deps/include $deps/lib
     for dir in "/usr/include/$(gcc -print-multiarch)" /usr/include; do
-        for name in oneapi dnnl.h yaml.h jansson.h jansson_config.h xxhash.h; do
+        for name in oneapi openssl dnnl.h yaml.h jansson.h jansson_config.h xxhash.h; do
             [ ! -e "$dir/$name" ] || cp -rL "$dir/$name" $deps/include/
         done
         cp -L "$dir"/dnnl_*.h $deps/include/ 2>/dev/null
     done
-    for name in dnnl yaml jansson xxhash; do
+    for name in dnnl yaml jansson xxhash crypto; do
         dir=$(gcc -print-file-name="lib$name.so")
         soname=$(objdump -p "$dir" | awk '/SONAME/ { print $2 }') || exit 1
         cp -L "$dir" "$deps/lib/$soname" || exit 1

@@ -5,7 +5,7 @@ set -eu
 
 # A|B: A, or B where the release has no A (or B is there already). LLVM 14 because formatting and
 # analysis differ between its versions.
-packages=(gcc make libc6-dev libdnnl-dev libyaml-dev libjansson-dev libxxhash-dev liburing-dev)
+packages=(gcc make libc6-dev libdnnl-dev libyaml-dev libjansson-dev libxxhash-dev libssl-dev liburing-dev)
 if [ "${1:-}" = --test ]; then
     packages+=("clang-14|clang" "clang-format-14|clang-format" "clang-tidy-14|clang-tidy"
         git mandoc procps python3 python3-venv shellcheck)
@@ -13,7 +13,7 @@ fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     echo "install-deps.sh knows Debian and Ubuntu only. Install with your package manager: a C11" \
-        "compiler, make, oneDNN (2.5 or newer), libyaml, jansson, xxHash, and if you like liburing;" \
+        "compiler, make, oneDNN (2.5 or newer), libyaml, jansson, xxHash, OpenSSL 3, liburing if you like;" \
         "then run make." >&2
     exit 1
 fi

@@ -16,6 +16,10 @@
  *
  * A call's description lies at the parity of the arrival's epoch: a rank can overwrite it only two
  * arrivals later, so after all have read it, even where nothing waits at the end (host calls).
+ *
+ * A job on several nodes has one control block on each; slots, pairs and arenas are those of its own ranks,
+ * by their place on the node. A group that spans nodes meets on each of them, and then its first member
+ * there goes on over the network (tcp_*.c), while the others wait.
  */
 #ifndef ZT_COLL_SHM_H
 #define ZT_COLL_SHM_H
@@ -29,7 +33,8 @@ enum {
     SHM_LINE_BYTES = 64,
     SHM_N_MASKS = 1 << ZT_N_AXES,
     SHM_HOST_MASK = 0, /* the group without axes never meets: its slots serve blocking calls */
-    SHM_MAX_SEGMENTS = 16,
+    SHM_MAX_ALLOCS = 16,
+    SHM_MAX_SEGMENTS = SHM_MAX_ALLOCS + 1, /* and one of our own, where there are other nodes */
 };
 
 /* An epoch that others wait for. `sleepers` saves the system call when nobody sleeps. */
@@ -65,16 +70,26 @@ struct shm_call {
     _Alignas(SHM_LINE_BYTES) uint8_t kind; /* enum shm_kind */
     uint8_t dtype, recv_dtype, redop;
     uint8_t root, group;
-    int16_t status; /* of host calls: 0, or the ZT_E* that its caller met */
-    uint32_t reserved;
-    uint64_t seq; /* position in the order of the group or pair, from 1 */
+    int16_t status; /* of host calls: 0, or the ZT_E* that was met, */
+    int32_t who;    /* by this rank */
+    uint64_t seq;   /* position in the order of the group or pair, from 1 */
     int64_t count;
     struct shm_range send, recv;
+};
+
+enum shm_found { SHM_NOT_ASKED, SHM_MISMATCH, SHM_NO_MISMATCH };
+
+/* Two calls that do not match, found over the network by who asks it for the others. */
+struct shm_verdict {
+    _Alignas(SHM_LINE_BYTES) _Atomic uint32_t found; /* enum shm_found */
+    int32_t ranks[2];
+    struct shm_call calls[2];
 };
 
 struct shm_slot {
     struct shm_gate gate;
     struct shm_call calls[2];
+    struct shm_verdict verdict; /* written when a call fails, before the abort */
 };
 
 /*
@@ -141,7 +156,10 @@ struct shm_coll {
     zt_combine_fn *combine;
     struct shm_control *ctl;
     size_t ctl_bytes;
-    int n_ranks, n_spins;
+    int n_ranks, n_spins;   /* ranks of this node */
+    int first;              /* the first of them */
+    struct tcp_net *net;    /* NULL: there are no other nodes */
+    struct zt_coll_ops ops; /* the table, by another name, of a job on several nodes */
     int arena_fds[ZT_SHM_MAX_RANKS];
     size_t arena_ends[ZT_SHM_MAX_RANKS]; /* bytes of each arena in use */
     _Atomic uint32_t n_segments;         /* entries below are constant once counted */
@@ -171,10 +189,16 @@ struct shm_task {
 _Static_assert(sizeof(struct shm_task) <= ZT_TASK_ARG_BYTES,
                "a task must fit into a stream's queue");
 
-/* A call under way: its group, and after zt_shm_meet() what the members called. */
+/*
+ * A call under way: its group, and after zt_shm_meet() what the members called. The members are those on
+ * this node, which is all of them unless n < group_n; of a host call they are all ranks of this node.
+ */
 struct shm_op {
     struct shm_coll *c;
     const struct shm_task *task;
+    int group_n;
+    int who;  /* in a host call: the rank whose status it is */
+    int peer; /* rank of a message's other end */
     int n, me;
     int ranks[ZT_SHM_MAX_RANKS];
     const struct shm_call *calls[ZT_SHM_MAX_RANKS];
@@ -186,6 +210,26 @@ int zt_shm_coll_create_vm(const struct zt_shm_job *job, struct zt_dev *dev,
                           const struct zt_mesh *mesh, int rank, const struct zt_shm_vm *vm,
                           struct zt_coll **out, struct zt_err *err) ZT_MUST_CHECK;
 
+/*
+ * The ranks of one node of a job on several: job->n_ranks of them from `first` on. Not usable as a
+ * transport until zt_tcp_coll_create_vm() gave it the others.
+ */
+int zt_shm_node_create(const struct zt_shm_job *job, struct zt_dev *dev, const struct zt_mesh *mesh,
+                       int rank, int first, const struct zt_shm_vm *vm, struct shm_coll **out,
+                       struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * A blocking call of all ranks: everybody learns whether anybody met an error in `status`. seq from
+ * zt_shm_next_seq().
+ */
+int zt_shm_agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int status,
+                 struct zt_err *err) ZT_MUST_CHECK;
+uint32_t zt_shm_next_seq(struct shm_coll *c);
+
+/* An arena for all ranks of this node and their peers here, beyond what alloc_shared() may have. */
+int zt_shm_alloc_node(struct shm_coll *c, size_t bytes, void **out,
+                      struct zt_err *err) ZT_MUST_CHECK;
+
 /* ---- meeting (shm_sync.c) ---- */
 
 void zt_shm_gate_set(struct shm_gate *g, uint32_t epoch);
@@ -196,6 +240,9 @@ bool zt_shm_gate_wait(struct shm_coll *c, struct shm_gate *g, uint32_t epoch) ZT
 /* The group of a task; `err` stays the place of its messages. */
 void zt_shm_op_init(struct shm_op *op, const struct shm_task *task, struct zt_err *err);
 
+/* Where a rank of this node has its slot. */
+struct shm_slot *zt_shm_slot_of(const struct shm_op *op, int rank);
+
 /* Publish the call, wait for all members, and check that all made the same one. */
 int zt_shm_meet(struct shm_op *op, int status) ZT_MUST_CHECK;
 
@@ -205,6 +252,9 @@ int zt_shm_part(struct shm_op *op) ZT_MUST_CHECK;
 /* A task as its peers see it. */
 void zt_shm_call_of(struct shm_call *call, const struct shm_task *task);
 
+/* Equal but for where buffers lie, and what the caller met. */
+bool zt_shm_same_call(const struct shm_call *a, const struct shm_call *b);
+
 /* Error texts. */
 const char *zt_shm_describe(char *buf, size_t buf_bytes, const struct shm_call *call);
 int zt_shm_aborted(const struct shm_op *op, const char *where) ZT_MUST_CHECK;
@@ -213,17 +263,23 @@ int zt_shm_mismatch(const struct shm_op *op, int rank, const struct shm_call *ca
 
 /* ---- memory (shm_coll.c) ---- */
 
+/* The rank shares this node's memory. */
+static inline bool zt_shm_is_here(const struct shm_coll *c, int rank)
+{
+    return rank >= c->first && rank < c->first + c->n_ranks;
+}
+
 /* Where `p` lies in this rank's arena; segment 0 when [p, p + bytes) is in none. */
 struct shm_range zt_shm_locate(const struct shm_coll *c, const void *p, size_t bytes);
 
-/* `bytes` at a range of a rank's arena; NULL when not inside. */
+/* `bytes` at a range of the arena of a rank of this node; NULL when not inside. */
 void *zt_shm_at(const struct shm_coll *c, int rank, struct shm_range range, size_t bytes);
 
 /*
- * What member i offers to read by `call`. False with ZT_EPROTO when it is not shared memory. All
- * members look at all offers, so that they fail alike.
+ * What a rank of this node offers to read by `call`. False with ZT_EPROTO when it is not shared memory.
+ * All members look at all offers, so that they fail alike.
  */
-bool zt_shm_source(const struct shm_op *op, int i, const struct shm_call *call, size_t bytes,
+bool zt_shm_source(const struct shm_op *op, int rank, const struct shm_call *call, size_t bytes,
                    const void **out) ZT_MUST_CHECK;
 
 /* ---- algorithms (shm_reduce.c, shm_move.c), for groups of more than one ---- */

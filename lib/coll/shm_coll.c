@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "base/size.h"
 #include "base/str.h"
+#include "coll/tcp_net.h"
 
 enum {
     PAGE_BYTES = 64 * 1024,       /* a multiple of every page size in use */
@@ -88,8 +89,38 @@ static int map_control(struct shm_coll *c, const struct zt_shm_job *job, struct 
     return ZT_OK;
 }
 
-/* A blocking call of all ranks: everybody learns whether anybody met an error in `status`. */
-static int agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int status,
+/* `status` of the first rank of this node that met an error, as the group of a host call has it. */
+static int first_failed(const struct shm_op *op, int *rank)
+{
+    for (int i = 0; i < op->n; i++) {
+        if (op->calls[i]->status) {
+            *rank = op->ranks[i];
+            return op->calls[i]->status;
+        }
+    }
+    return ZT_OK;
+}
+
+/* The same over all nodes: the first rank of each asks the others, and tells its own. */
+static int first_failed_anywhere(struct shm_op *op, int *status, int *rank)
+{
+    struct shm_coll *c = op->c;
+    *status = first_failed(op, rank);
+    if (c->base.rank == c->first) {
+        int rc = zt_tcp_agree(op, status, rank);
+        if (rc)
+            return rc;
+    }
+    op->who = *rank;
+    int rc = zt_shm_meet(op, *status);
+    if (rc)
+        return rc;
+    *status = op->calls[0]->status;
+    *rank = op->calls[0]->who;
+    return ZT_OK;
+}
+
+int zt_shm_agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int status,
                  struct zt_err *err)
 {
     struct shm_task task = {
@@ -102,7 +133,11 @@ static int agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int statu
     struct shm_op op;
     struct zt_err met;
     zt_shm_op_init(&op, &task, &met);
-    int rc = zt_shm_meet(&op, status);
+    int rc = zt_shm_meet(&op, status), all = ZT_OK, rank = -1;
+    if (!rc && c->net)
+        rc = first_failed_anywhere(&op, &all, &rank);
+    else if (!rc)
+        all = first_failed(&op, &rank);
     if (rc) {
         zt_shm_abort(c->ctl);
         if (status)
@@ -110,32 +145,30 @@ static int agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int statu
         *err = met;
         return rc;
     }
-    for (int r = 0; r < op.n && !status; r++)
-        if (op.calls[r]->status)
-            return zt_err_set(err, op.calls[r]->status, "%s: rank %d failed: %s",
-                              kind == SHM_ALLOC ? "alloc_shared" : "joining", r,
-                              zt_code_name(op.calls[r]->status));
+    if (all && !status)
+        return zt_err_set(err, all, "%s: rank %d failed: %s",
+                          kind == SHM_ALLOC ? "alloc_shared" : "joining", rank, zt_code_name(all));
     return status;
 }
 
-static uint32_t next_seq(struct shm_coll *c)
+uint32_t zt_shm_next_seq(struct shm_coll *c)
 {
     return atomic_fetch_add(&c->host.enqueued, 1) + 1;
 }
 
 static int join(struct shm_coll *c, struct zt_err *err)
 {
-    struct shm_member *me = &c->ctl->members[c->base.rank];
+    struct shm_member *me = &c->ctl->members[c->base.rank - c->first];
     if (atomic_exchange(&me->joined, 1))
         return zt_err_set(err, ZT_EPROTO, "shared memory: rank %d has joined already",
                           c->base.rank);
     for (int a = 0; a < ZT_N_AXES; a++)
         me->mesh[a] = c->base.mesh.size[a];
-    int rc = agree(c, SHM_JOIN, next_seq(c), ZT_OK, err);
+    int rc = zt_shm_agree(c, SHM_JOIN, zt_shm_next_seq(c), ZT_OK, err);
     for (int r = 0; r < c->n_ranks && !rc; r++)
         if (memcmp(c->ctl->members[r].mesh, c->ctl->members[0].mesh, sizeof me->mesh) != 0)
             rc = zt_err_set(err, ZT_EPROTO, "shared memory: rank %d has another mesh than rank 0",
-                            r);
+                            c->first + r);
     return rc;
 }
 
@@ -148,17 +181,16 @@ static int spins(int n_ranks)
     return n_ranks > sysconf(_SC_NPROCESSORS_ONLN) ? SPINS_CROWDED : SPINS_ALONE;
 }
 
-int zt_shm_coll_create_vm(const struct zt_shm_job *job, struct zt_dev *dev,
-                          const struct zt_mesh *mesh, int rank, const struct zt_shm_vm *vm,
-                          struct zt_coll **out, struct zt_err *err)
+int zt_shm_node_create(const struct zt_shm_job *job, struct zt_dev *dev, const struct zt_mesh *mesh,
+                       int rank, int first, const struct zt_shm_vm *vm, struct shm_coll **out,
+                       struct zt_err *err)
 {
-    int n = zt_mesh_world(mesh);
-    if (n != job->n_ranks || n < 1 || n > ZT_SHM_MAX_RANKS || rank < 0 || rank >= n)
+    int n = job->n_ranks;
+    if (n < 1 || n > ZT_SHM_MAX_RANKS || rank < first || rank >= first + n)
         return zt_err_set(
             err, ZT_EINPUT,
-            "shared memory: rank %d of a mesh of %d does not fit a job of %d ranks (at "
-            "most %d)",
-            rank, n, job->n_ranks, ZT_SHM_MAX_RANKS);
+            "shared memory: rank %d is none of the %d ranks from %d on (at most %d are possible)",
+            rank, n, first, ZT_SHM_MAX_RANKS);
     /* Its gates fill whole cache lines, and malloc does not promise that alignment. */
     struct shm_coll *c = aligned_alloc(SHM_LINE_BYTES, sizeof *c);
     if (!c)
@@ -168,6 +200,7 @@ int zt_shm_coll_create_vm(const struct zt_shm_job *job, struct zt_dev *dev,
     c->vm = vm ? *vm : usual_vm;
     c->combine = zt_combine_build(zt_isa_best());
     c->n_ranks = n;
+    c->first = first;
     c->n_spins = spins(n);
     memcpy(c->arena_fds, job->arena_fds, (size_t)n * sizeof *job->arena_fds);
     int rc = map_control(c, job, err);
@@ -176,6 +209,22 @@ int zt_shm_coll_create_vm(const struct zt_shm_job *job, struct zt_dev *dev,
     if (rc)
         zt_shm_coll_free(&c->base);
     else
+        *out = c;
+    return rc;
+}
+
+int zt_shm_coll_create_vm(const struct zt_shm_job *job, struct zt_dev *dev,
+                          const struct zt_mesh *mesh, int rank, const struct zt_shm_vm *vm,
+                          struct zt_coll **out, struct zt_err *err)
+{
+    struct shm_coll *c;
+    int n = zt_mesh_world(mesh);
+    if (n != job->n_ranks)
+        return zt_err_set(err, ZT_EINPUT,
+                          "shared memory: a mesh of %d does not fit a job of %d ranks", n,
+                          job->n_ranks);
+    int rc = zt_shm_node_create(job, dev, mesh, rank, 0, vm, &c, err);
+    if (!rc)
         *out = &c->base;
     return rc;
 }
@@ -191,6 +240,7 @@ void zt_shm_coll_free(struct zt_coll *base)
     struct shm_coll *c = (struct shm_coll *)base;
     if (!c)
         return;
+    zt_tcp_net_free(c);
     for (uint32_t k = 0; k < SHM_MAX_SEGMENTS; k++)
         for (int r = 0; r < c->n_ranks; r++)
             if (c->segments[k].base[r])
@@ -208,13 +258,13 @@ void zt_shm_coll_abort(struct zt_coll *base)
 int zt_shm_barrier(struct zt_coll *base, struct zt_err *err)
 {
     struct shm_coll *c = (struct shm_coll *)base;
-    return agree(c, SHM_BARRIER, next_seq(c), ZT_OK, err);
+    return zt_shm_agree(c, SHM_BARRIER, zt_shm_next_seq(c), ZT_OK, err);
 }
 
 struct shm_range zt_shm_locate(const struct shm_coll *c, const void *p, size_t bytes)
 {
     uint32_t n = atomic_load_explicit(&c->n_segments, memory_order_acquire);
-    int me = c->base.rank;
+    int me = c->base.rank - c->first;
     for (uint32_t k = 0; k < n; k++) {
         uintptr_t base = (uintptr_t)c->segments[k].base[me], at = (uintptr_t)p;
         size_t size = c->segments[k].bytes[me];
@@ -230,9 +280,10 @@ void *zt_shm_at(const struct shm_coll *c, int rank, struct shm_range range, size
     if (range.segment < 1 || range.segment > n)
         return NULL;
     const struct shm_segment *s = &c->segments[range.segment - 1];
-    if (range.at_bytes > s->bytes[rank] || bytes > s->bytes[rank] - range.at_bytes)
+    int i = rank - c->first;
+    if (range.at_bytes > s->bytes[i] || bytes > s->bytes[i] - range.at_bytes)
         return NULL;
-    return s->base[rank] + range.at_bytes;
+    return s->base[i] + range.at_bytes;
 }
 
 /* All ranks allocate at once from the memory of one host: what all of them want must be free. */
@@ -246,7 +297,7 @@ static int check_free(const struct shm_coll *c, const struct shm_segment *s, str
     if (rc || (fits && want <= have))
         return rc;
     char all[32], own[32], left[32];
-    zt_fmt_gib(own, sizeof own, (double)s->bytes[c->base.rank]);
+    zt_fmt_gib(own, sizeof own, (double)s->bytes[c->base.rank - c->first]);
     zt_fmt_gib(left, sizeof left, (double)have);
     zt_fmt_gib(all, sizeof all, fits ? (double)want : (double)SIZE_MAX);
     return zt_err_set(err, ZT_ENOMEM,
@@ -257,7 +308,7 @@ static int check_free(const struct shm_coll *c, const struct shm_segment *s, str
 /* Size this rank's arena, seal it, map it and fill it with pages. */
 static int make_own(const struct shm_coll *c, struct shm_segment *s, struct zt_err *err)
 {
-    int me = c->base.rank, fd = c->arena_fds[me];
+    int me = c->base.rank - c->first, fd = c->arena_fds[me];
     size_t at = c->arena_ends[me], bytes = s->bytes[me];
     char text[32];
     zt_fmt_gib(text, sizeof text, (double)bytes);
@@ -281,10 +332,11 @@ static int make_own(const struct shm_coll *c, struct shm_segment *s, struct zt_e
     return ZT_OK;
 }
 
-static int map_peer(const struct shm_coll *c, struct shm_segment *s, int rank, struct zt_err *err)
+static int map_peer(const struct shm_coll *c, struct shm_segment *s, int i, struct zt_err *err)
 {
-    size_t at = c->arena_ends[rank], bytes = s->bytes[rank], size = 0;
-    int rc = sealed_bytes(c->arena_fds[rank], "the arena", rank, &size, err);
+    size_t at = c->arena_ends[i], bytes = s->bytes[i], size = 0;
+    int rank = c->first + i;
+    int rc = sealed_bytes(c->arena_fds[i], "the arena", rank, &size, err);
     if (rc)
         return rc;
     if (at > size || bytes > size - at)
@@ -293,11 +345,11 @@ static int map_peer(const struct shm_coll *c, struct shm_segment *s, int rank, s
             "shared memory: the arena of rank %d has %zu bytes, not the %zu more than "
             "%zu that it announced",
             rank, size, bytes, at);
-    s->base[rank] = c->vm.map(c->vm.ctx, c->arena_fds[rank], at, bytes);
-    if (!s->base[rank])
+    s->base[i] = c->vm.map(c->vm.ctx, c->arena_fds[i], at, bytes);
+    if (!s->base[i])
         return zt_err_errno(err, ZT_ENOMEM, "shared memory: mapping %zu bytes of rank %d", bytes,
                             rank);
-    madvise(s->base[rank], bytes, MADV_HUGEPAGE);
+    madvise(s->base[i], bytes, MADV_HUGEPAGE);
     return ZT_OK;
 }
 
@@ -306,7 +358,7 @@ static int open_segment(struct shm_coll *c, uint32_t k, struct zt_err *err)
 {
     struct shm_segment *s = &c->segments[k];
     for (int r = 0; r < c->n_ranks; r++) {
-        int rc = r == c->base.rank ? ZT_OK : map_peer(c, s, r, err);
+        int rc = c->first + r == c->base.rank ? ZT_OK : map_peer(c, s, r, err);
         if (rc)
             return rc;
         c->arena_ends[r] = zt_align_size(c->arena_ends[r] + s->bytes[r], HUGE_BYTES);
@@ -322,34 +374,46 @@ static int open_segment(struct shm_coll *c, uint32_t k, struct zt_err *err)
 static int alloc_steps(struct shm_coll *c, uint32_t k, uint32_t seq, int status, struct zt_err *err)
 {
     struct shm_segment *s = &c->segments[k];
-    int rc = agree(c, SHM_ALLOC, seq, status, err);
+    int rc = zt_shm_agree(c, SHM_ALLOC, seq, status, err);
     if (rc)
         return rc;
     for (int r = 0; r < c->n_ranks; r++)
         s->bytes[r] = c->ctl->members[r].alloc_bytes;
-    rc = agree(c, SHM_ALLOC, seq, check_free(c, s, err), err);
+    rc = zt_shm_agree(c, SHM_ALLOC, seq, check_free(c, s, err), err);
     if (!rc)
-        rc = agree(c, SHM_ALLOC, seq, make_own(c, s, err), err);
+        rc = zt_shm_agree(c, SHM_ALLOC, seq, make_own(c, s, err), err);
     if (!rc)
-        rc = agree(c, SHM_ALLOC, seq, open_segment(c, k, err), err);
+        rc = zt_shm_agree(c, SHM_ALLOC, seq, open_segment(c, k, err), err);
+    return rc;
+}
+
+static int alloc(struct shm_coll *c, size_t bytes, int status, void **out, struct zt_err *err)
+{
+    uint32_t k = atomic_load(&c->n_segments), seq = zt_shm_next_seq(c);
+    int me = c->base.rank - c->first;
+    c->ctl->members[me].alloc_bytes = status ? 0 : zt_align_size(bytes, PAGE_BYTES);
+    int rc = alloc_steps(c, k, seq, status, err);
+    if (rc)
+        zt_shm_abort(c->ctl);
+    else
+        *out = c->segments[k].base[me];
     return rc;
 }
 
 int zt_shm_alloc_shared(struct zt_coll *base, size_t bytes, void **out, struct zt_err *err)
 {
     struct shm_coll *c = (struct shm_coll *)base;
-    uint32_t k = atomic_load(&c->n_segments), seq = next_seq(c);
+    uint32_t own = c->net ? 1 : 0; /* segments that callers do not know of */
     int status = ZT_OK;
-    if (k == SHM_MAX_SEGMENTS)
+    if (atomic_load(&c->n_segments) - own == SHM_MAX_ALLOCS)
         status =
-            zt_err_set(err, ZT_EUNSUPPORTED, "alloc_shared: more than %d calls", SHM_MAX_SEGMENTS);
+            zt_err_set(err, ZT_EUNSUPPORTED, "alloc_shared: more than %d calls", SHM_MAX_ALLOCS);
     else if (bytes == 0 || bytes > SIZE_MAX / 4)
         status = zt_err_set(err, ZT_EINPUT, "alloc_shared: cannot be %zu bytes", bytes);
-    c->ctl->members[base->rank].alloc_bytes = status ? 0 : zt_align_size(bytes, PAGE_BYTES);
-    int rc = alloc_steps(c, k, seq, status, err);
-    if (rc)
-        zt_shm_abort(c->ctl);
-    else
-        *out = c->segments[k].base[base->rank];
-    return rc;
+    return alloc(c, bytes, status, out, err);
+}
+
+int zt_shm_alloc_node(struct shm_coll *c, size_t bytes, void **out, struct zt_err *err)
+{
+    return alloc(c, bytes, ZT_OK, out, err);
 }

@@ -9,7 +9,7 @@ int zt_shm_all_gather(struct shm_op *op)
     const char *src[ZT_SHM_MAX_RANKS];
     size_t bytes = t->send_bytes;
     for (int i = 0; i < op->n; i++)
-        if (!zt_shm_source(op, i, op->calls[i], bytes, (const void **)&src[i]))
+        if (!zt_shm_source(op, op->ranks[i], op->calls[i], bytes, (const void **)&src[i]))
             return ZT_EPROTO;
     for (int k = 1; k <= op->n; k++) {
         int i = (op->me + k) % op->n;
@@ -24,7 +24,7 @@ int zt_shm_broadcast(struct shm_op *op)
 {
     const struct shm_task *t = op->task;
     const void *src;
-    if (!zt_shm_source(op, t->root, op->calls[t->root], t->send_bytes, &src))
+    if (!zt_shm_source(op, op->ranks[t->root], op->calls[t->root], t->send_bytes, &src))
         return ZT_EPROTO;
     if (op->me != t->root)
         zt_copy_large(t->recv, src, t->send_bytes);
@@ -34,7 +34,7 @@ int zt_shm_broadcast(struct shm_op *op)
 void zt_shm_publish_counts(const struct shm_op *op)
 {
     const struct shm_task *t = op->task;
-    int64_t *mine = zt_shm_counts(op->c->ctl, t->group, op->c->base.rank);
+    int64_t *mine = zt_shm_counts(op->c->ctl, t->group, op->c->base.rank - op->c->first);
     memcpy(mine, t->send_counts, (size_t)op->n * sizeof *mine);
 }
 
@@ -44,8 +44,8 @@ int zt_shm_all_to_all(struct shm_op *op)
     const char *src[ZT_SHM_MAX_RANKS];
     size_t elem_bytes = zt_dtype_bytes(t->dtype), stride = (size_t)t->count * elem_bytes;
     for (int i = 0; i < op->n; i++) {
-        int64_t sent = zt_shm_counts(op->c->ctl, t->group, op->ranks[i])[op->me];
-        if (!zt_shm_source(op, i, op->calls[i], t->send_bytes, (const void **)&src[i]))
+        int64_t sent = zt_shm_counts(op->c->ctl, t->group, op->ranks[i] - op->c->first)[op->me];
+        if (!zt_shm_source(op, op->ranks[i], op->calls[i], t->send_bytes, (const void **)&src[i]))
             return ZT_EPROTO;
         if (sent != t->recv_counts[i] || sent < 0 || sent > t->count)
             return zt_err_set(op->err, ZT_EPROTO,
@@ -73,14 +73,14 @@ static int wait_for_peer(struct shm_op *op, struct shm_gate *gate)
     char where[48];
     if (zt_shm_gate_wait(op->c, gate, op->task->seq))
         return ZT_OK;
-    snprintf(where, sizeof where, "while waiting for rank %d", op->ranks[op->task->root]);
+    snprintf(where, sizeof where, "while waiting for rank %d", op->peer);
     return zt_shm_aborted(op, where);
 }
 
 int zt_shm_send(struct shm_op *op)
 {
-    int me = op->ranks[op->me], peer = op->ranks[op->task->root];
-    struct shm_pair *pair = zt_shm_pair(op->c->ctl, me, peer);
+    int me = op->c->base.rank, peer = op->peer, first = op->c->first;
+    struct shm_pair *pair = zt_shm_pair(op->c->ctl, me - first, peer - first);
     zt_shm_call_of(&pair->send, op->task);
     zt_shm_gate_set(&pair->posted, op->task->seq);
     int rc = wait_for_peer(op, &pair->taken);
@@ -92,8 +92,8 @@ int zt_shm_send(struct shm_op *op)
 int zt_shm_recv(struct shm_op *op)
 {
     const struct shm_task *t = op->task;
-    int me = op->ranks[op->me], peer = op->ranks[t->root];
-    struct shm_pair *pair = zt_shm_pair(op->c->ctl, peer, me);
+    int me = op->c->base.rank, peer = op->peer, first = op->c->first;
+    struct shm_pair *pair = zt_shm_pair(op->c->ctl, peer - first, me - first);
     const void *src;
     int rc = wait_for_peer(op, &pair->posted);
     if (rc)
@@ -101,7 +101,7 @@ int zt_shm_recv(struct shm_op *op)
     zt_shm_call_of(&pair->recv, t);
     if (!ends_fit(&pair->send, &pair->recv))
         rc = zt_shm_mismatch(op, me, &pair->recv, peer, &pair->send);
-    else if (!zt_shm_source(op, t->root, &pair->send, t->recv_bytes, &src))
+    else if (!zt_shm_source(op, peer, &pair->send, t->recv_bytes, &src))
         return ZT_EPROTO;
     else
         zt_copy_large(t->recv, src, t->recv_bytes);

@@ -2,6 +2,7 @@
 
 #include "base/size.h"
 #include "coll/combine.h"
+#include "coll/tcp_net.h"
 
 static const struct {
     int (*run)(struct shm_op *op);
@@ -50,10 +51,12 @@ static int run_in_turn(const struct shm_task *t, struct zt_err *err)
     zt_shm_op_init(&op, t, err);
     if (!zt_shm_gate_wait(t->c, &t->channel->turn, t->seq - 1) || atomic_load(&t->c->ctl->aborted))
         return zt_shm_aborted(&op, "before it began");
-    if (op.n == 1)
+    if (op.group_n == 1)
         return run_alone(t, err);
     if (kinds[t->kind].paired)
-        return kinds[t->kind].run(&op);
+        return zt_shm_is_here(t->c, op.peer) ? kinds[t->kind].run(&op) : zt_tcp_message(&op);
+    if (op.n < op.group_n)
+        return zt_tcp_run(&op);
     if (t->kind == SHM_ALL_TO_ALL)
         zt_shm_publish_counts(&op);
     int rc = zt_shm_meet(&op, ZT_OK);
@@ -87,6 +90,8 @@ static void enqueue(struct zt_coll *base, struct zt_stream *s, struct shm_task *
     struct shm_coll *c = (struct shm_coll *)base;
     ZT_ASSERT_CMP(t->group, <, SHM_N_MASKS);
     t->c = c;
+    if (c->net)
+        t->group = zt_tcp_group(&base->mesh, t->group);
     if (!t->channel)
         t->channel = &c->groups[t->group];
     t->seq = atomic_fetch_add(&t->channel->enqueued, 1) + 1;

@@ -14,7 +14,7 @@ int zt_shm_reduce_scatter(struct shm_op *op)
     const void *src[ZT_SHM_MAX_RANKS];
     size_t at = (size_t)t->count * zt_dtype_bytes(t->dtype) * (size_t)op->me;
     for (int i = 0; i < op->n; i++) {
-        if (!zt_shm_source(op, i, op->calls[i], t->send_bytes, &src[i]))
+        if (!zt_shm_source(op, op->ranks[i], op->calls[i], t->send_bytes, &src[i]))
             return ZT_EPROTO;
         src[i] = (const char *)src[i] + at;
     }
@@ -104,7 +104,7 @@ int zt_shm_all_reduce(struct shm_op *op)
     void *dst[ZT_SHM_MAX_RANKS];
     bool push = t->send_bytes > SMALL_BYTES;
     for (int i = 0; i < op->n; i++) {
-        if (!zt_shm_source(op, i, op->calls[i], t->send_bytes, &src[i]))
+        if (!zt_shm_source(op, op->ranks[i], op->calls[i], t->send_bytes, &src[i]))
             return ZT_EPROTO;
         dst[i] = zt_shm_at(op->c, op->ranks[i], op->calls[i]->recv, t->recv_bytes);
         push = push && dst[i];

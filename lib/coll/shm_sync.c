@@ -57,13 +57,26 @@ void zt_shm_op_init(struct shm_op *op, const struct shm_task *task, struct zt_er
     const struct zt_coll *base = &task->c->base;
     /* Host calls are made by the world, in slots that no stream uses. */
     zt_axes group = task->kind >= SHM_BARRIER ? ZT_GROUP_WORLD : task->group;
+    int first = task->c->first, end = first + task->c->n_ranks;
     op->c = task->c;
     op->task = task;
     op->err = err;
-    op->n = zt_group_size(&base->mesh, group);
-    op->me = zt_group_index(&base->mesh, group, base->rank);
-    for (int i = 0; i < op->n; i++)
-        op->ranks[i] = zt_group_member(&base->mesh, group, base->rank, i);
+    op->who = base->rank;
+    op->group_n = zt_group_size(&base->mesh, group);
+    op->peer = zt_group_member(&base->mesh, group, base->rank, task->root);
+    op->n = 0;
+    for (int i = 0; i < op->group_n; i++) {
+        int rank = zt_group_member(&base->mesh, group, base->rank, i);
+        if (rank == base->rank)
+            op->me = op->n;
+        if (rank >= first && rank < end)
+            op->ranks[op->n++] = rank;
+    }
+}
+
+struct shm_slot *zt_shm_slot_of(const struct shm_op *op, int rank)
+{
+    return zt_shm_slot(op->c->ctl, op->task->group, rank - op->c->first);
 }
 
 const char *zt_shm_describe(char *buf, size_t buf_bytes, const struct shm_call *call)
@@ -110,27 +123,50 @@ int zt_shm_mismatch(const struct shm_op *op, int rank, const struct shm_call *ca
                       zt_shm_describe(b, sizeof b, other), other->group);
 }
 
-bool zt_shm_source(const struct shm_op *op, int i, const struct shm_call *call, size_t bytes,
+bool zt_shm_source(const struct shm_op *op, int rank, const struct shm_call *call, size_t bytes,
                    const void **out)
 {
     static const char nothing; /* an empty buffer may be anywhere */
     char text[160];
-    *out = bytes ? zt_shm_at(op->c, op->ranks[i], call->send, bytes) : &nothing;
+    *out = bytes ? zt_shm_at(op->c, rank, call->send, bytes) : &nothing;
     if (!*out)
         zt_err_set(op->err, ZT_EPROTO,
                    "%s: the send buffer of rank %d does not lie in memory from alloc_shared()",
-                   zt_shm_describe(text, sizeof text, call), op->ranks[i]);
+                   zt_shm_describe(text, sizeof text, call), rank);
     return *out;
 }
 
-/* The message of an aborted wait names the members that are not at `epoch`. */
+/*
+ * What the one who asks other nodes has found. Another node, which has found it too, may end the job before
+ * he has said so: then he is waited for a little.
+ */
+static enum shm_found verdict(const struct shm_verdict *v)
+{
+    enum { PATIENCE_MS = 300 };
+    const struct timespec ms = {.tv_nsec = 1000 * 1000};
+    uint32_t found = SHM_NOT_ASKED;
+    for (int i = 0; i < PATIENCE_MS && found == SHM_NOT_ASKED; i++) {
+        found = atomic_load_explicit(&v->found, memory_order_acquire);
+        if (found == SHM_NOT_ASKED)
+            nanosleep(&ms, NULL);
+    }
+    return (enum shm_found)found;
+}
+
+/*
+ * The message of an aborted wait names the members that are not at `epoch`; or the calls that differed, when
+ * it was for that that the one who asks other nodes has ended the job.
+ */
 static int aborted_wait(const struct shm_op *op, uint32_t epoch)
 {
+    const struct shm_verdict *v = &zt_shm_slot_of(op, op->ranks[0])->verdict;
+    if (op->n < op->group_n && verdict(v) == SHM_MISMATCH)
+        return zt_shm_mismatch(op, v->ranks[0], &v->calls[0], v->ranks[1], &v->calls[1]);
     char where[32 + 4 * ZT_SHM_MAX_RANKS] = "while waiting for rank";
     size_t n = strlen(where);
     const char *comma = "";
     for (int i = 0; i < op->n; i++) {
-        struct shm_slot *slot = zt_shm_slot(op->c->ctl, op->task->group, op->ranks[i]);
+        struct shm_slot *slot = zt_shm_slot_of(op, op->ranks[i]);
         if (reached(atomic_load(&slot->gate.epoch), epoch))
             continue;
         n += (size_t)snprintf(where + n, sizeof where - n, "%s %d", comma, op->ranks[i]);
@@ -141,12 +177,9 @@ static int aborted_wait(const struct shm_op *op, uint32_t epoch)
 
 static int arrive_and_wait(struct shm_op *op, uint32_t epoch)
 {
-    struct shm_control *ctl = op->c->ctl;
-    zt_axes group = op->task->group;
-    zt_shm_gate_set(&zt_shm_slot(ctl, group, op->ranks[op->me])->gate, epoch);
+    zt_shm_gate_set(&zt_shm_slot_of(op, op->c->base.rank)->gate, epoch);
     for (int i = 0; i < op->n; i++)
-        if (i != op->me &&
-            !zt_shm_gate_wait(op->c, &zt_shm_slot(ctl, group, op->ranks[i])->gate, epoch))
+        if (i != op->me && !zt_shm_gate_wait(op->c, &zt_shm_slot_of(op, op->ranks[i])->gate, epoch))
             return aborted_wait(op, epoch);
     return ZT_OK;
 }
@@ -167,8 +200,7 @@ void zt_shm_call_of(struct shm_call *call, const struct shm_task *task)
     };
 }
 
-/* Where buffers lie, and what the caller met, may differ. */
-static bool same_call(const struct shm_call *a, const struct shm_call *b)
+bool zt_shm_same_call(const struct shm_call *a, const struct shm_call *b)
 {
     return a->kind == b->kind && a->dtype == b->dtype && a->recv_dtype == b->recv_dtype &&
            a->redop == b->redop && a->root == b->root && a->group == b->group && a->seq == b->seq &&
@@ -179,16 +211,17 @@ int zt_shm_meet(struct shm_op *op, int status)
 {
     const struct shm_task *task = op->task;
     uint32_t epoch = ++task->channel->epoch;
-    struct shm_slot *mine = zt_shm_slot(op->c->ctl, task->group, op->ranks[op->me]);
+    struct shm_slot *mine = zt_shm_slot_of(op, op->c->base.rank);
     zt_shm_call_of(&mine->calls[epoch & 1], task);
     mine->calls[epoch & 1].status = (int16_t)status;
+    mine->calls[epoch & 1].who = op->who;
     int rc = arrive_and_wait(op, epoch);
     if (rc)
         return rc;
     for (int i = 0; i < op->n; i++)
-        op->calls[i] = &zt_shm_slot(op->c->ctl, task->group, op->ranks[i])->calls[epoch & 1];
+        op->calls[i] = &zt_shm_slot_of(op, op->ranks[i])->calls[epoch & 1];
     for (int i = 1; i < op->n; i++)
-        if (!same_call(op->calls[i], op->calls[0]))
+        if (!zt_shm_same_call(op->calls[i], op->calls[0]))
             return zt_shm_mismatch(op, op->ranks[i], op->calls[i], op->ranks[0], op->calls[0]);
     return ZT_OK;
 }

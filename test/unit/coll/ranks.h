@@ -1,7 +1,8 @@
 /*
  * ranks.h: several ranks of collectives in one test, as threads or as processes. Shared memory runs
  * over a device whose streams carry host calls out at once, or when the test says so; host-staged
- * collectives (test_staged) over streams of the CPU device, as their copies must run beside the rest.
+ * collectives (test_staged) over streams of the CPU device, as their copies must run beside the rest; TCP
+ * (test_tcp) with the ranks on several "nodes", which share memory inside and talk over the loopback interface.
  */
 #ifndef ZT_TEST_COLL_RANKS_H
 #define ZT_TEST_COLL_RANKS_H
@@ -16,6 +17,7 @@
 
 #include "coll/shm.h"
 #include "coll/staged.h"
+#include "coll/tcp_net.h"
 
 /* ---- a device with nothing but host calls ---- */
 
@@ -127,7 +129,7 @@ static inline int fake_sync(struct zt_stream *s)
 
 /* ---- one mapping for the ranks of a process, so that TSan sees their accesses meet ---- */
 
-enum { MAX_MAPS = 1024 };
+enum { MAX_MAPS = 2048 };
 
 struct mapped {
     ino_t inode;
@@ -177,8 +179,18 @@ static inline void shared_maps_release(struct shared_maps *m)
 
 /* ---- ranks ---- */
 
+/* How ranks are put on nodes; NULL: all on one, without a network. `host` is what nodes call each other. */
+struct test_rig {
+    int on_each;    /* ranks on each node, the last one having what is left */
+    bool backwards; /* the first one has what is left */
+    const char *host;
+};
+static const struct test_rig *test_rig;
+
 struct test_rank {
-    const struct zt_shm_job *job;
+    const struct zt_shm_job *job; /* of its node */
+    const struct zt_tcp_job *tcp; /* NULL: one node */
+    int listen_fd;
     const struct zt_shm_vm *vm;
     struct zt_mesh mesh;
     int rank, n;
@@ -232,7 +244,10 @@ static inline int rank_join(struct test_rank *r)
     struct zt_dev *dev = staged_slot_bytes ? cpu_dev : &fake_dev;
     bool pinned;
     fake_stream_init(&r->stream);
-    int rc = zt_shm_coll_create_vm(r->job, dev, &r->mesh, r->rank, r->vm, &r->coll, &r->stream.err);
+    int rc = r->tcp ? zt_tcp_coll_create_vm(r->tcp, r->job, r->listen_fd, dev, &r->mesh, r->rank,
+                                            r->vm, &r->coll, &r->stream.err)
+                    : zt_shm_coll_create_vm(r->job, dev, &r->mesh, r->rank, r->vm, &r->coll,
+                                            &r->stream.err);
     if (rc || !staged_slot_bytes)
         return rc;
     return zt_staged_coll_create(r->coll, &fake_dev, &opts, &r->coll, &pinned, &r->stream.err);
@@ -307,22 +322,60 @@ static inline void run_as_processes(struct test_rank *ranks, int n)
     }
 }
 
+/* The nodes of a job by a rig, and a port for each rank. */
+struct test_net {
+    int n_nodes, first[ZT_TCP_MAX_NODES + 1]; /* rank of each node; behind the last: the world */
+    int node_of[ZT_SHM_MAX_RANKS], fds[ZT_SHM_MAX_RANKS];
+    struct zt_tcp_address addresses[ZT_SHM_MAX_RANKS];
+    uint8_t secret[ZT_TCP_SECRET_BYTES];
+    struct zt_tcp_job tcp;
+    struct test_job jobs[ZT_TCP_MAX_NODES];
+};
+
+static inline void test_net_init(struct test_net *net, const struct test_rig *rig, int n)
+{
+    struct zt_err err;
+    int rest = rig && rig->backwards && n % rig->on_each ? n % rig->on_each : n;
+    memset(net, 0, sizeof *net);
+    for (int at = 0; at < n; net->n_nodes++) {
+        int size = !rig ? n : at == 0 ? ZT_MIN(rest, rig->on_each) : ZT_MIN(n - at, rig->on_each);
+        net->first[net->n_nodes] = at;
+        for (int k = 0; k < size; k++)
+            net->node_of[at++] = net->n_nodes;
+        net->first[net->n_nodes + 1] = at;
+        ZT_ASSERT(test_job_init(&net->jobs[net->n_nodes], size) == 0);
+    }
+    memset(net->secret, 0x5a, sizeof net->secret);
+    for (int r = 0; net->n_nodes > 1 && r < n; r++)
+        ZT_ASSERT(zt_tcp_listen(NULL, rig->host, &net->fds[r], &net->addresses[r], &err) == 0);
+    net->tcp = (struct zt_tcp_job){net->n_nodes, net->node_of, net->addresses, net->secret, 20};
+}
+
+static inline void test_net_release(struct test_net *net)
+{
+    for (int k = 0; k < net->n_nodes; k++)
+        test_job_release(&net->jobs[k]);
+}
+
 /* Run `body` on every rank of the mesh; "" or the first failure, in `why` (WHY_BYTES). */
 static inline void run_ranks(enum test_as as, struct zt_mesh mesh, void (*body)(struct test_rank *),
                              char *why)
 {
     int n = zt_mesh_world(&mesh);
     struct zt_err err;
-    struct test_job job;
+    struct test_net *net = malloc(sizeof *net);
     ZT_ASSERT(cpu_dev || zt_cpu_dev_create(&cpu_dev, NULL, 0, &err) == 0);
     struct shared_maps maps = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct zt_shm_vm vm = {&maps, shared_map, shared_unmap};
     size_t whys_bytes = (size_t)n * WHY_BYTES;
     char *whys = mmap(NULL, whys_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct test_rank *ranks = calloc((size_t)n, sizeof *ranks);
-    ZT_ASSERT(whys != MAP_FAILED && ranks && test_job_init(&job, n) == 0);
+    ZT_ASSERT(whys != MAP_FAILED && ranks && net);
+    test_net_init(net, test_rig, n);
     for (int i = 0; i < n; i++) {
-        ranks[i].job = &job.job;
+        ranks[i].job = &net->jobs[net->node_of[i]].job;
+        ranks[i].tcp = net->n_nodes > 1 ? &net->tcp : NULL;
+        ranks[i].listen_fd = net->fds[i];
         ranks[i].vm = as == AS_SHARED_THREADS ? &vm : NULL;
         ranks[i].mesh = mesh;
         ranks[i].rank = i;
@@ -338,10 +391,22 @@ static inline void run_ranks(enum test_as as, struct zt_mesh mesh, void (*body)(
     for (int i = 0; i < n; i++)
         if (ranks[i].why[0] && (!*why || strstr(why, "aborted")))
             memcpy(why, ranks[i].why, WHY_BYTES);
-    test_job_release(&job);
+    if (as == AS_PROCESSES && net->n_nodes > 1)
+        for (int i = 0; i < n; i++)
+            close(net->fds[i]); /* threads have closed theirs */
+    test_net_release(net);
+    free(net);
     shared_maps_release(&maps);
     munmap(whys, whys_bytes);
     free(ranks);
+}
+
+static inline const char *rig_name(void)
+{
+    static char text[64];
+    if (test_rig)
+        snprintf(text, sizeof text, ", %d on each node, %s", test_rig->on_each, test_rig->host);
+    return text;
 }
 
 static inline struct zt_mesh mesh_of(int replicate, int shard)
@@ -349,8 +414,25 @@ static inline struct zt_mesh mesh_of(int replicate, int shard)
     return (struct zt_mesh){{1, replicate, shard, 1, 1}};
 }
 
-/* Run on (replicate, shard) meshes in every way that tells something about the build at hand. */
+/*
+ * Run on (replicate, shard) meshes in every way that tells something about the build at hand. Tests that
+ * put ranks on nodes do so in every way of theirs.
+ */
+#ifdef TEST_RIGS
+static const struct test_rig test_rigs[] = {TEST_RIGS};
 #ifdef __SANITIZE_THREAD__
+#define RIG_RUNS_AS AS_SHARED_THREADS
+#else
+#define RIG_RUNS_AS AS_PROCESSES
+#endif
+#define CHECK_RANKS(replicate, shard, body)                                                        \
+    do {                                                                                           \
+        for (size_t i_ = 0; i_ < ZT_ARRAY_LEN(test_rigs); i_++) {                                  \
+            test_rig = &test_rigs[i_];                                                             \
+            CHECK_RANKS_AS(RIG_RUNS_AS, replicate, shard, body);                                   \
+        }                                                                                          \
+    } while (0)
+#elif defined(__SANITIZE_THREAD__)
 #define CHECK_RANKS(replicate, shard, body)                                                        \
     CHECK_RANKS_AS(AS_SHARED_THREADS, replicate, shard, body)
 #else
@@ -366,7 +448,7 @@ static inline struct zt_mesh mesh_of(int replicate, int shard)
         char why_[WHY_BYTES];                                                                      \
         run_ranks(as, mesh_of(replicate, shard), body, why_);                                      \
         if (*why_)                                                                                 \
-            FAIL("%s, " #as ", %d x %d: %s", #body, replicate, shard, why_);                       \
+            FAIL("%s, " #as ", %d x %d%s: %s", #body, replicate, shard, rig_name(), why_);         \
     } while (0)
 
 #endif

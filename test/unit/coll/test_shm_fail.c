@@ -37,8 +37,8 @@ static void body_segments(struct test_rank *r)
 {
     struct zt_err err;
     void *last;
-    int64_t *seg[SHM_MAX_SEGMENTS], got[4];
-    for (int k = 0; k < SHM_MAX_SEGMENTS; k++) {
+    int64_t *seg[SHM_MAX_ALLOCS], got[4];
+    for (int k = 0; k < SHM_MAX_ALLOCS; k++) {
         size_t n = (size_t)(1 + k * 3000 + r->rank * 70000);
         seg[k] = shared(r, n * sizeof(int64_t));
         RANK_CHECK(r, seg[k] && (uintptr_t)seg[k] % 4096 == 0);
