@@ -150,27 +150,30 @@ static void update(struct zt_emit *e, int u)
 }
 
 /*
- * State on a disk is read ahead of its UPDATE by `ahead` units and written back at once; where only
- * parameters are written, WRITE stands `behind` units after their UPDATE. Either way at most
- * cfg.disk_buffers units have copies on the host: what begins one waits for the WRITE listed before it
- * (zt_windowed_waits).
+ * At most cfg.disk_buffers units have copies on the host: what fills one waits for the WRITE listed before
+ * it (zt_windowed_waits). So state on a disk is read `ahead` units before its UPDATE, and written `behind`
+ * units after it, where the next ones are updated meanwhile. Rows stand in the order in which they begin,
+ * UPDATE before the READ that waits for a WRITE: lifetimes are intervals of the list.
  */
 void zt_emit_updates(struct zt_emit *e)
 {
     enum { DEFAULT_BUFFERS = 3 }; /* one is read, one updated, one written */
-    const int window = (e->p->cfg.disk_buffers ? e->p->cfg.disk_buffers : DEFAULT_BUFFERS) - 1;
-    const int ahead = e->state_arena == ZT_AR_DISK ? window : 0;
-    const int behind = ahead == 0 && e->param_arena == ZT_AR_DISK ? window : 0;
+    const bool reads = e->state_arena == ZT_AR_DISK;
+    const int buffers = e->p->cfg.disk_buffers ? e->p->cfg.disk_buffers : DEFAULT_BUFFERS;
     int *trained = zt_arena_alloc(&e->scratch, (size_t)e->p->n_units, sizeof *trained), n = 0;
     for (int u = 0; u < e->p->n_units; u++)
         if (!e->p->units[u].frozen)
             trained[n++] = u;
-    for (int i = -ahead; i < n + behind; i++) {
+    const int ahead = reads ? (buffers + 1) / 2 : n;
+    const int behind = reads ? buffers / 2 : e->param_arena == ZT_AR_DISK ? buffers - 1 : 0;
+    for (int i = 0; i < ZT_MIN(ahead, n); i++)
+        zt_emit_read_state(e, trained[i]);
+    for (int i = 0; i < n + behind; i++) {
+        if (i < n)
+            update(e, trained[i]);
+        if (i >= behind)
+            zt_emit_write_state(e, trained[i - behind]);
         if (i + ahead < n)
             zt_emit_read_state(e, trained[i + ahead]);
-        if (i >= 0 && i < n)
-            update(e, trained[i]);
-        if (i - behind >= 0)
-            zt_emit_write_state(e, trained[i - behind]);
     }
 }

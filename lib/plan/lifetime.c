@@ -99,12 +99,21 @@ static bool *written_bufs(const struct zt_plan *p, const struct zt_program *prog
     return written;
 }
 
-static bool begins_written(const struct zt_plan *p, const struct zt_program *prog, int op,
-                           const int *first, const bool *written)
+static int last_op(const struct zt_program *prog, enum zt_op_kind kind)
+{
+    int i = prog->n_ops - 1;
+    while (i >= 0 && prog->ops[i].kind != kind)
+        i--;
+    return i;
+}
+
+/* Does the op write what a WRITE sends to the disk? */
+static bool fills_written(const struct zt_plan *p, const struct zt_program *prog, int op,
+                          const bool *written)
 {
     const struct zt_access *a = zt_op_accesses(prog, op);
     for (int j = 0; j < prog->ops[op].n_accesses; j++)
-        if (written[a[j].buf] && p->bufs[a[j].buf].program >= 0 && first[a[j].buf] == op)
+        if (written[a[j].buf] && p->bufs[a[j].buf].program >= 0 && (a[j].mode & ZT_WRITE))
             return true;
     return false;
 }
@@ -117,6 +126,7 @@ void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
     /* reduce_before[m]: the last REDUCE listed before the m-th op that begins a gradient */
     int *reduce_before = zt_xcalloc((size_t)prog->n_ops + 1, sizeof *reduce_before);
     bool *written = written_bufs(p, prog);
+    const int last_write = last_op(prog, ZT_OP_WRITE);
     int compute = -1, reduce = -1, write = -1, n_begun = 0;
     zt_wait_list_begin(out, prog->n_ops);
     for (int i = 0; i < prog->n_ops; i++) {
@@ -129,8 +139,12 @@ void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
             op->kind == ZT_OP_GATHER || op->kind == ZT_OP_FETCH || op->kind == ZT_OP_READ;
         if (ahead && compute >= 0)
             zt_wait_list_add(out, (struct zt_wait){.op = compute});
-        if (write >= 0 && begins_written(p, prog, i, first, written))
-            zt_wait_list_add(out, (struct zt_wait){.op = write});
+        if (fills_written(p, prog, i, written)) {
+            if (write >= 0)
+                zt_wait_list_add(out, (struct zt_wait){.op = write});
+            else if (prog->repeats)
+                zt_wait_list_add(out, (struct zt_wait){.delta = 1, .op = last_write});
+        }
         if (backlog > 0 && begins_gradient(p, prog, i, first)) {
             reduce_before[n_begun++] = reduce;
             int old = n_begun > backlog ? reduce_before[n_begun - 1 - backlog] : -1;

@@ -37,9 +37,9 @@ void zt_wait_list_close_op(struct zt_wait_list *l, int op);
 
 /*
  * Unlimited memory with the windows that the plan declares: a GATHER, FETCH or READ does not start before
- * the compute op that it is listed after has ended, nor what begins a buffer that a WRITE sends to the disk
- * before the WRITE that it is listed after; with backlog > 0, an op that begins a gradient
- * waits for every REDUCE listed before the `backlog`-th last such op.
+ * the compute op that it is listed after has ended, nor what fills a buffer that a WRITE sends to the disk
+ * before the WRITE that it is listed after, in the run before if need be; with backlog > 0, an op that
+ * begins a gradient waits for every REDUCE listed before the `backlog`-th last such op.
  */
 void zt_windowed_waits(const struct zt_plan *p, enum zt_program_kind k,
                        const struct zt_wait_list *unlimited, int backlog, struct zt_wait_list *out);

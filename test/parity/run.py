@@ -289,8 +289,10 @@ def nvme_bit_for_bit():
                         model, **base, **optimizer, **PARAMS_ON_NVME, **{
                             "zero_optimization.stage": 3, "zero_optimization.prefetch_bucket_size": 20000,
                             "activation_checkpointing.policy": "none" if optimizer else "block"})))
-                variants.append(("parameters on the host", text_recipe(
-                    model, **base, **OPTIMIZER_ON_NVME, **PARAMS_ON_HOST, **{"zero_optimization.stage": 3})))
+                variants.append(("parameters and kept inputs on the host", text_recipe(
+                    model, **base, **OPTIMIZER_ON_NVME, **PARAMS_ON_HOST, **{
+                        "zero_optimization.stage": 3, "activation_checkpointing.policy": "block",
+                        "activation_checkpointing.cpu_checkpointing": True})))
                 same_bits(f"nvme {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
 
 
