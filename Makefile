@@ -187,6 +187,7 @@ dist:
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
 	    $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/zerotrain/recipes \
+	    $(DESTDIR)$(PREFIX)/share/zerotrain/hostfiles \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 755 $B/zerotrain $(DESTDIR)$(PREFIX)/bin/
 	if [ -e $B/libzerotrain_cuda.so ]; then install -d $(DESTDIR)$(PREFIX)/lib/zerotrain && \
@@ -194,6 +195,7 @@ install: all
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 recipes/*.yaml $(DESTDIR)$(PREFIX)/share/zerotrain/recipes/
+	install -m 644 hostfiles/* $(DESTDIR)$(PREFIX)/share/zerotrain/hostfiles/
 	install -m 755 scripts/sweep-stages.sh $(DESTDIR)$(PREFIX)/share/zerotrain/
 	install -m 644 scripts/completion.bash \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/zerotrain

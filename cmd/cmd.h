@@ -39,6 +39,7 @@ int cmd_plan(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_export(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_hosts(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_worker(int argc, char **argv);

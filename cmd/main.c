@@ -12,6 +12,7 @@ static const struct cmd commands[] = {
     {"report", cmd_report, "compare runs: memory, step time, loss; as a table and a chart"},
     {"export", cmd_export, "write a model as a Hugging Face folder"},
     {"inspect", cmd_inspect, "show what a model, weights or token file holds; check it"},
+    {"hosts", cmd_hosts, "show which rank would run on which host and device; starts nothing"},
     {"launch", cmd_launch, "run any program once per rank, as the trainer's workers are run"},
     {"agent", cmd_agent, NULL},
     {"worker", cmd_worker, NULL},

@@ -5,6 +5,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 allowed="
 base:
+hosts: base
 dev: base
 coll: base dev
 model: base dev

@@ -29,12 +29,12 @@ _zerotrain() {
         compopt -o filenames
         return
         ;;
-    --deepspeed_config | --env_file | --output | --svg)
+    --deepspeed_config | --env_file | --hostfile | --output | --svg)
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         compopt -o filenames
         return
         ;;
-    --num_gpus | --devices_per_gpu | --set | --seed | --device_memory | --host_memory | --fit | --largest_layer | --rank | --warmup | --max_shard_size | --step | --vocab_size) return ;;
+    --num_gpus | --num_nodes | --include | --exclude | --devices_per_gpu | --set | --seed | --device_memory | --host_memory | --fit | --largest_layer | --rank | --warmup | --max_shard_size | --step | --vocab_size) return ;;
     *)
         if [[ $cur == -* ]]; then
             words=$("$program" "$command" --help 2>/dev/null | grep -oE '^  --[a-z_]+=?')
