@@ -15,13 +15,14 @@ enum { WTE, WPE };
 enum { VOCAB_ALIGN = 64 };
 
 /*
- * The most that the logits of a chunk may take. Each chunk adds to the fp32 gradient of the whole output
- * matrix, which on a GPU is bytes and little else: at GPT-2 124M, 32 x 1024 tokens, 98 chunks of 32 MiB
- * would read and write it for 30 GB.
+ * The most that the logits of a chunk may take. Each chunk reads the whole output matrix twice and adds
+ * to its whole fp32 gradient, which on a GPU is bytes and little else: at GPT-2 124M, 32 x 1024 tokens,
+ * 98 chunks of 32 MiB would read and write it for 30 GB. On a CPU's core the three products of 128 rows
+ * run at 133 GFLOP/s, of 256 at 142, of 1024 at 150.
  */
 static int64_t logits_bytes(enum zt_dev_kind kind)
 {
-    return (int64_t)(kind == ZT_DEV_CPU ? 32 : 256) << 20;
+    return (int64_t)(kind == ZT_DEV_CPU ? 64 : 256) << 20;
 }
 
 void zt_embed_forward(struct zt_run *r)
