@@ -7,7 +7,8 @@ offload=zero_optimization.offload_optimizer
 for device in cpu cuda; do
     for pin in true false; do
         zerotrain plan --device=$device --num_gpus=2 tiny.yaml --set zero_optimization.stage=2 --set $offload.device=cpu \
-            --set $offload.pin_memory=$pin 2>&1 >plan.txt
+            --set $offload.pin_memory=$pin >plan.txt 2>notes.txt
+        cat notes.txt
         head -n 2 plan.txt | tail -n 1
     done
 done
