@@ -180,12 +180,28 @@ static int prepare(struct job *j, const struct zt_str *recipe, struct zt_env *en
     return rc;
 }
 
+/*
+ * For tests: ZT_TEST_LOCAL_NODES=2,1 makes two nodes of this host, of 2 and 1 ranks, each with an agent of
+ * its own, that talk over the loopback interface. How many; 0: the variable is not set.
+ */
+static int local_nodes(struct zt_launch_node *nodes, int max)
+{
+    const char *at = getenv("ZT_TEST_LOCAL_NODES");
+    int n = 0;
+    for (char *end; at && *at && n < max; at = *end ? end + 1 : end, n++)
+        nodes[n] = (struct zt_launch_node){(int)strtol(at, &end, 10), "127.0.0.1"};
+    return n;
+}
+
 static int launch(const struct job *j, const struct zt_str *recipe, const struct zt_env *env,
                   struct display *display)
 {
     struct zt_err err = {0};
+    struct zt_launch_node nodes[16];
     struct zt_launch_opts opts = {
         .n_workers = j->dev.n_workers,
+        .n_nodes = local_nodes(nodes, ZT_ARRAY_LEN(nodes)),
+        .nodes = nodes,
         .env = (const char *const *)env->v,
         .n_env = (int)env->n,
         .recipe = recipe->buf,

@@ -5,8 +5,10 @@
 
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "coll/backend.h"
 #include "coll/staged.h"
+#include "coll/tcp.h"
 #include "launch/launch.h"
 #include "train/train.h"
 
@@ -77,16 +79,49 @@ static const char *why_staged(const struct zt_worker *w)
     return w->world == 1 ? "one worker has nobody to talk to" : "built without NCCL";
 }
 
-/* From device to device by way of shared memory. */
-static int open_staged(const struct zt_worker *w, struct machine *m, struct zt_err *err)
+/* Between nodes: every rank listens, all learn where, and then they connect. */
+static int open_nodes(struct zt_worker *w, struct zt_dev *dev, const struct zt_shm_job *local,
+                      const struct zt_mesh *mesh, struct zt_coll **out, struct zt_err *err)
 {
-    struct zt_shm_job job = {w->shm_control_fd, w->world, w->shm_arena_fds};
+    const char *interface = getenv("ZT_TCP_INTERFACE");
+    struct zt_tcp_address mine, *all = zt_xcalloc((size_t)w->world, sizeof *all);
+    int *node_of = zt_xcalloc((size_t)w->world, sizeof *node_of), fd = -1;
+    for (int k = 0; k < w->n_nodes; k++)
+        for (int r = w->node_first[k]; r < w->node_first[k + 1]; r++)
+            node_of[r] = k;
+    const struct zt_tcp_job job = {
+        .n_nodes = w->n_nodes, .node_of = node_of, .addresses = all, .secret = w->secret};
+    int rc = zt_tcp_listen(interface && *interface ? interface : NULL, w->towards, &fd, &mine, err);
+    if (!rc) {
+        rc = zt_worker_gather(w, &mine, sizeof mine, all, err);
+        if (rc)
+            close(fd);
+        else
+            rc = zt_tcp_coll_create(&job, local, fd, dev, mesh, w->rank, out, err);
+    }
+    free(node_of);
+    free(all);
+    return rc;
+}
+
+/* Collectives of CPU streams: shared memory, and TCP where there are other nodes. */
+static int open_cpu(struct zt_worker *w, struct zt_dev *dev, struct zt_coll **out,
+                    struct zt_err *err)
+{
+    struct zt_shm_job local = {w->shm_control_fd, w->n_arenas, w->shm_arena_fds};
     struct zt_mesh mesh = {{1, 1, w->world, 1, 1}};
+    return w->n_nodes > 1 ? open_nodes(w, dev, &local, &mesh, out, err)
+                          : zt_shm_coll_create(&local, dev, &mesh, w->rank, out, err);
+}
+
+/* From device to device by way of the CPU's collectives. */
+static int open_staged(struct zt_worker *w, struct machine *m, struct zt_err *err)
+{
     struct zt_staged_opts opts = {.slot_bytes = w->world == 1 ? 64 << 10 : 0};
     bool pinned = false;
     int rc = zt_cpu_dev_create(&m->cpu, NULL, 0, err);
     if (!rc)
-        rc = zt_shm_coll_create(&job, m->cpu, &mesh, w->rank, &m->coll, err);
+        rc = open_cpu(w, m->cpu, &m->coll, err);
     if (!rc)
         rc = zt_staged_coll_create(m->coll, m->dev, &opts, &m->coll, &pinned, err);
     if (rc)
@@ -118,11 +153,9 @@ static int open_nccl(const struct zt_worker *w, const struct rendezvous *r, stru
 
 static int open_collectives(struct zt_worker *w, struct machine *m, struct zt_err *err)
 {
-    struct zt_shm_job job = {w->shm_control_fd, w->world, w->shm_arena_fds};
-    struct zt_mesh mesh = {{1, 1, w->world, 1, 1}};
     struct rendezvous r = {0};
     if (!w->device.gpu)
-        return zt_shm_coll_create(&job, m->dev, &mesh, w->rank, &m->coll, err);
+        return open_cpu(w, m->dev, &m->coll, err);
     int rc = w->rank == 0 ? choose(w, m, &r, err) : 0;
     if (!rc)
         rc = zt_worker_share(w, &r, sizeof r, err);

@@ -95,7 +95,8 @@ suite_fault() {
     for t in test/fault/{launch,train,nvme}.sh; do run "$t" "$t" build/zerotrain; done
 }
 suite_parity() {
-    build all && run parity test/parity/run.py build/zerotrain && run resume test/parity/resume.py build/zerotrain
+    build all && run parity test/parity/run.py build/zerotrain &&
+        run resume test/parity/resume.py build/zerotrain && run nodes test/parity/nodes.py build/zerotrain
 }
 suite_interop() { build all && run interop test/interop/run.py build/zerotrain; }
 suite_asan() {
@@ -114,6 +115,7 @@ suite_tsan() {
     unit_tests build/thread dev coll launch train
     run "parity (tsan)" test/parity/run.py --quick build/thread/zerotrain
     run "resume (tsan)" test/parity/resume.py --quick build/thread/zerotrain
+    run "nodes (tsan)" test/parity/nodes.py --quick build/thread/zerotrain
 }
 
 # cuda_tests FOLDER [SANITIZER]: the simulator's own, then the kernels and the device on it.

@@ -33,7 +33,6 @@ struct agent {
     struct zt_env env;
     struct zt_job job;
     bool started;
-    bool shared;           /* our rank 0 has sent its SHARE */
     struct zt_proc *procs; /* (job.n_workers); the first n_procs were started */
     int n_procs, n_alive;
     int shm_control_fd;
@@ -105,10 +104,11 @@ static bool read_log(struct agent *a, struct zt_proc *p, enum zt_log_stream stre
     return false;
 }
 
-static void pass_report(struct agent *a, const struct zt_proc *p, const struct zt_frame *f)
+/* With its rank before it. */
+static void pass_up(struct agent *a, const struct zt_proc *p, const struct zt_frame *f)
 {
     struct zt_str *out = &a->front.out;
-    size_t at = zt_frame_begin(out, ZT_FRAME_REPORT);
+    size_t at = zt_frame_begin(out, (enum zt_frame_type)f->type);
     zt_put_u32(out, (uint32_t)p->rank);
     zt_str_add(out, f->data, f->len);
     zt_frame_end(out, at);
@@ -124,11 +124,10 @@ static bool read_reports(struct agent *a, struct zt_proc *p)
     int rc;
     while ((rc = zt_frame_next(&p->link.in, &f, &err)) > 0) {
         if (f.type == ZT_FRAME_REPORT && f.len <= ZT_REPORT_MAX_BYTES) {
-            pass_report(a, p, &f);
-        } else if (f.type == ZT_FRAME_SHARE && p->rank == 0 && !a->shared &&
-                   f.len <= ZT_SHARE_MAX_BYTES) {
-            a->shared = true;
-            zt_frame_put(&a->front.out, ZT_FRAME_SHARE, f.data, f.len);
+            pass_up(a, p, &f);
+        } else if (f.type == ZT_FRAME_GATHER && !p->gathers && f.len <= ZT_SHARE_MAX_BYTES) {
+            p->gathers = true;
+            pass_up(a, p, &f);
         } else if (f.type != ZT_FRAME_HELLO) {
             rc =
                 zt_err_set(&err, ZT_EPROTO, "unexpected frame (type %u, %zu bytes)", f.type, f.len);
@@ -210,6 +209,7 @@ static void send_task(struct agent *a, struct zt_proc *p, int local)
     for (int i = 0; i < a->job.n_workers; i++)
         zt_put_u32(out, (uint32_t)a->arena_fds[i]);
     zt_device_put(&a->job.device, out);
+    zt_nodes_put(&a->job.nodes, a->job.world, out);
     zt_str_add(out, a->job.secret, sizeof a->job.secret);
     zt_put_blob(out, a->job.recipe, a->job.recipe_len);
     zt_frame_end(out, at);
@@ -358,12 +358,14 @@ static int handle_frame(struct agent *a, const struct zt_frame *f, struct zt_err
         raise_stop(a, (enum zt_stop)level);
         return 0;
     }
-    case ZT_FRAME_SHARE:
-        if (!a->started || !a->job.own || f->len > ZT_SHARE_MAX_BYTES)
-            return zt_err_set(err, ZT_EPROTO, "malformed SHARE frame");
-        for (int i = 0; i < a->n_procs; i++)
+    case ZT_FRAME_GATHER:
+        if (!a->started || !a->job.own)
+            return zt_err_set(err, ZT_EPROTO, "GATHER frame without workers");
+        for (int i = 0; i < a->n_procs; i++) {
+            a->procs[i].gathers = false;
             if (a->procs[i].link.open)
-                zt_frame_put(&a->procs[i].link.out, ZT_FRAME_SHARE, f->data, f->len);
+                zt_frame_put(&a->procs[i].link.out, ZT_FRAME_GATHER, f->data, f->len);
+        }
         return 0;
     case ZT_FRAME_PAUSE:
     case ZT_FRAME_RESUME:

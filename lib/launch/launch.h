@@ -6,7 +6,7 @@
  * The front end starts one agent per node: here by fork/exec, later over SSH; to it an agent is two
  * descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
  * STOP, PAUSE, RESUME, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
- * worker's own messages), NOTICE, EXIT, END. Up and down again: SHARE (what rank 0 gives to all ranks).
+ * worker's own messages), NOTICE, EXIT, END. Up and down again: GATHER (what each rank gives to all).
  * Nothing is on a command line, nothing listens.
  *
  * Endings. A worker dies: the agent aborts the shared-memory collectives, reports, and the front end
@@ -19,7 +19,7 @@
  * A worker that ends because a peer was lost (ZT_EPEER) exits with ZT_EXIT_PEER_LOST, so that it is
  * not taken for the first failure.
  *
- * Files: front.c and supervisor.c (front end), agent.c and spawn.c (agent), worker.c (a worker's
+ * Files: front.c, front_node.c and supervisor.c (front end), agent.c and spawn.c (agent), worker.c (a worker's
  * side), blame.c (which death came first), over link.c (frames on descriptors), proto.c, lines.c,
  * env.c, ranklog.c, proctree.c.
  */
@@ -34,7 +34,7 @@ enum {
     ZT_LAUNCH_MAX_WORKERS = 256,   /* on one host; our own workers at most ZT_SHM_MAX_RANKS */
     ZT_RECIPE_MAX_BYTES = 4 << 20, /* of opts->recipe */
     ZT_REPORT_MAX_BYTES = 1 << 20, /* of one report */
-    ZT_SHARE_MAX_BYTES = 4096,     /* of what rank 0 gives to all */
+    ZT_SHARE_MAX_BYTES = 4096,     /* of what a rank gives to all at once */
 };
 
 /* Collectives between GPUs, as asked for; between CPU workers there is one kind. */
@@ -68,10 +68,23 @@ struct zt_launch_sink {
     int (*flush)(void *ctx);
 };
 
+/*
+ * A node of a job: an agent of its own, and ranks numbered node by node. All agents are started on this host
+ * for now (for tests); the others by whoever brings an agent up elsewhere (front_node.c: zt_node_start()).
+ */
+struct zt_launch_node {
+    int n_workers;
+    const char
+        *address; /* by which the other nodes reach it, for the data between workers: a name or an
+                            IP address; not needed for a job of one node */
+};
+
 struct zt_launch_opts {
-    int n_workers;              /* on this host */
-    const char *const *program; /* argv of a worker; NULL: this binary's `worker` */
-    const char *const *env;     /* "NAME=value", split at the first '='; n_env of them (env.h) */
+    int n_workers;                      /* of all nodes */
+    int n_nodes;                        /* 0: one, this host */
+    const struct zt_launch_node *nodes; /* (n_nodes) */
+    const char *const *program;         /* argv of a worker; NULL: this binary's `worker` */
+    const char *const *env; /* "NAME=value", split at the first '='; n_env of them (env.h) */
     int n_env;
     const char *recipe; /* the resolved recipe, handed to every worker */
     size_t recipe_len;
@@ -133,9 +146,11 @@ struct zt_worker {
     uint8_t secret[32];   /* of the job; never logged */
     struct zt_link *link; /* to the agent */
     bool stop;
-    bool got_share;
-    size_t share_len;
-    uint8_t share[ZT_SHARE_MAX_BYTES]; /* like the secret */
+    int node, n_nodes;
+    int *node_first; /* (n_nodes + 1) rank of each node; the last: the world */
+    char *towards;   /* another node, as a name or address that this one reaches; "": none */
+    bool gathers;    /* inside of zt_worker_gather() */
+    struct zt_str *gathered; /* by it */
 };
 
 /* Blocks until the agent has said what to do. */
@@ -146,10 +161,14 @@ int zt_worker_report(struct zt_worker *w, const char *json, size_t len,
                      struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * Rank 0 gives n bytes at `bytes`; all ranks (it too) get them there. Once in a job, by all ranks, with
- * the same n <= ZT_SHARE_MAX_BYTES. Blocks until they come. They travel as the secret does: through
- * agents and front end, never in a file, a log or on a command line. ZT_EPEER: the agent is gone.
+ * Every rank gives n bytes; all ranks get (world, n) of them, in the order of the ranks. By all ranks, with the
+ * same n <= ZT_SHARE_MAX_BYTES. Blocks until all are there. They travel as the secret does: through agents
+ * and front end, never in a file, a log or on a command line. ZT_EPEER: the agent is gone.
  */
+int zt_worker_gather(struct zt_worker *w, const void *mine, size_t n, void *all,
+                     struct zt_err *err) ZT_MUST_CHECK;
+
+/* The same, of rank 0 alone: it gives n bytes at `bytes`; all ranks (it too) get them there. */
 int zt_worker_share(struct zt_worker *w, void *bytes, size_t n, struct zt_err *err) ZT_MUST_CHECK;
 
 /* Ctrl-C, or the agent is gone: finish this step and end. Does not block; stays true. */

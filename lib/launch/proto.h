@@ -20,7 +20,7 @@
 #define ZT_PROTO_MARKER "\n\002zerotrain\003\n"
 
 enum {
-    ZT_PROTO_VERSION = 2,
+    ZT_PROTO_VERSION = 3,
     ZT_FRAME_HEADER = 16,
     ZT_FRAME_MAX = 16 << 20,      /* bytes of a payload */
     ZT_PROTO_NOISE_MAX = 1 << 20, /* bytes skipped before the marker; more is a wrong program */
@@ -36,8 +36,10 @@ enum zt_frame_type {
     ZT_FRAME_STOP = 5,  /* to the agent: u32 enum zt_stop; to a worker: finish this step and end */
     ZT_FRAME_PAUSE = 6, /* to the agent: the front end is about to be suspended (Ctrl-Z) */
     ZT_FRAME_RESUME = 7,
-    ZT_FRAME_TASK = 8,    /* to a worker: its rank, descriptors, recipe */
-    ZT_FRAME_SHARE = 9,   /* rank 0 to agent to front end, and down to all workers: secret bytes */
+    ZT_FRAME_TASK = 8, /* to a worker: its rank, descriptors, recipe */
+    ZT_FRAME_GATHER =
+        9, /* worker to agent: secret bytes; agent to front end: u32 rank, those; when all
+                             ranks have given theirs, down to all workers: a blob of each rank */
     ZT_FRAME_LOG = 16,    /* to the front end: u32 rank, u32 zt_log_stream, the line */
     ZT_FRAME_REPORT = 17, /* worker to agent: text; agent to front end: u32 rank, text */
     ZT_FRAME_NOTICE = 18, /* to the front end: text for a person */

@@ -27,6 +27,57 @@ void zt_device_get(struct zt_worker_device *d, struct zt_cursor *c)
     *d = (struct zt_worker_device){gpu, (int)ranks, (enum zt_transport)transport};
 }
 
+void zt_nodes_put(const struct zt_nodes *nodes, int world, struct zt_str *out)
+{
+    int n = ZT_MAX(nodes->n, 1);
+    zt_put_u32(out, (uint32_t)nodes->node);
+    zt_put_u32(out, (uint32_t)n);
+    for (int i = 1; i < n; i++)
+        zt_put_u32(out, (uint32_t)nodes->first[i]);
+    zt_put_u32(out, (uint32_t)world);
+    const char *towards = nodes->towards ? nodes->towards : "";
+    zt_put_blob(out, towards, strlen(towards));
+}
+
+static char *get_text(struct zt_cursor *c, size_t *len)
+{
+    const unsigned char *p = zt_get_blob(c, len);
+    char *text = zt_xcalloc(*len + 1, 1);
+    if (p)
+        memcpy(text, p, *len);
+    return text;
+}
+
+void zt_nodes_get(struct zt_nodes *nodes, uint32_t world, struct zt_cursor *c)
+{
+    size_t len;
+    uint32_t node = zt_get_u32(c), n = zt_get_u32(c);
+    memset(nodes, 0, sizeof *nodes);
+    if (n < 1 || n > ZT_LAUNCH_MAX_NODES || node >= n || world > INT32_MAX) {
+        c->bad = true;
+        return;
+    }
+    nodes->node = (int)node;
+    nodes->n = (int)n;
+    nodes->first = zt_xcalloc((size_t)n + 1, sizeof *nodes->first);
+    for (uint32_t i = 1; i <= n; i++) {
+        uint32_t first = zt_get_u32(c);
+        if (first <= (uint32_t)nodes->first[i - 1] || first > world)
+            c->bad = true;
+        nodes->first[i] = c->bad ? 0 : (int)first;
+    }
+    if (nodes->first[n] != (int)world)
+        c->bad = true;
+    nodes->towards = get_text(c, &len);
+}
+
+void zt_nodes_release(struct zt_nodes *nodes)
+{
+    free(nodes->first);
+    free(nodes->towards);
+    memset(nodes, 0, sizeof *nodes);
+}
+
 void zt_job_put(const struct zt_job *job, struct zt_str *out)
 {
     zt_put_u32(out, (uint32_t)job->n_workers);
@@ -37,6 +88,7 @@ void zt_job_put(const struct zt_job *job, struct zt_str *out)
     zt_put_u32(out, (uint32_t)(job->grace_ns / 1000000));
     zt_put_u32(out, (uint32_t)(job->silence_ns / 1000000));
     zt_device_put(&job->device, out);
+    zt_nodes_put(&job->nodes, job->world, out);
     zt_str_add(out, job->secret, sizeof job->secret);
     zt_put_blob(out, job->recipe, job->recipe_len);
     for (int i = 0; job->devices && i < job->n_workers; i++)
@@ -47,15 +99,6 @@ void zt_job_put(const struct zt_job *job, struct zt_str *out)
     zt_put_u32(out, n_args);
     for (uint32_t i = 0; i < n_args; i++)
         zt_put_blob(out, job->argv[i], strlen(job->argv[i]));
-}
-
-static char *get_text(struct zt_cursor *c, size_t *len)
-{
-    const unsigned char *p = zt_get_blob(c, len);
-    char *text = zt_xcalloc(*len + 1, 1);
-    if (p)
-        memcpy(text, p, *len);
-    return text;
 }
 
 static void get_lists(struct zt_job *job, struct zt_cursor *c, uint32_t flags)
@@ -85,10 +128,15 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     job->grace_ns = (int64_t)zt_get_u32(&c) * 1000000;
     job->silence_ns = (int64_t)zt_get_u32(&c) * 1000000;
     zt_device_get(&job->device, &c);
+    zt_nodes_get(&job->nodes, world, &c);
     const unsigned char *secret = zt_get_bytes(&c, sizeof job->secret);
     if (c.bad || n < 1 || n > ZT_LAUNCH_MAX_WORKERS || world > INT32_MAX || first > world ||
-        n > world - first || threads > ZT_JOB_THREADS_MAX)
+        n > world - first || threads > ZT_JOB_THREADS_MAX ||
+        job->nodes.first[job->nodes.node] != (int)first ||
+        job->nodes.first[job->nodes.node + 1] != (int)(first + n)) {
+        zt_job_release(job);
         return zt_err_set(err, ZT_EPROTO, "malformed JOB frame");
+    }
     memcpy(job->secret, secret, sizeof job->secret);
     job->n_workers = (int)n;
     job->first_rank = (int)first;
@@ -110,6 +158,7 @@ void zt_job_release(struct zt_job *job)
         free(job->devices[i]);
     for (char **arg = job->argv; arg && *arg; arg++)
         free(*arg);
+    zt_nodes_release(&job->nodes);
     free(job->devices);
     free(job->argv);
     free(job->recipe);

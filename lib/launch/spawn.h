@@ -11,11 +11,26 @@
 
 enum { ZT_JOB_THREADS_MAX = 4096 };
 
+enum { ZT_LAUNCH_MAX_NODES = 1024 };
+
+/* The nodes of a job; ranks of a node are one after the other. */
+struct zt_nodes {
+    int node, n;   /* this one, of how many; n 0: one */
+    int *first;    /* (n + 1) rank of each node; the last: the world */
+    char *towards; /* what this node calls another one; "" when there is none */
+};
+
+/* A part of JOB and TASK frames. world: what the frame said of it; what cannot be sets c->bad. */
+void zt_nodes_put(const struct zt_nodes *nodes, int world, struct zt_str *out);
+void zt_nodes_get(struct zt_nodes *nodes, uint32_t world, struct zt_cursor *c);
+void zt_nodes_release(struct zt_nodes *nodes);
+
 /* What all workers of this agent have in common. */
 struct zt_job {
     int n_workers, first_rank, world, threads;
     bool own; /* workers are ours: they get a socket and shared memory */
     struct zt_worker_device device;
+    struct zt_nodes nodes;
     int64_t grace_ns, silence_ns;
     uint8_t secret[32];
     char *recipe;
@@ -39,6 +54,7 @@ struct zt_proc {
     int log_fd[2]; /* read ends of its stdout and stderr; -1 once ended */
     struct zt_lines lines[2];
     struct zt_link link; /* to a worker of ours */
+    bool gathers;        /* it waits for what all ranks give */
 };
 
 /*

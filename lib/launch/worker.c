@@ -23,6 +23,12 @@ static int get_task(struct zt_worker *w, const struct zt_frame *f, struct zt_err
     if (n_arenas > ZT_LAUNCH_MAX_WORKERS || !zt_get_bytes(&c, 4 * (size_t)n_arenas))
         return zt_err_set(err, ZT_EPROTO, "malformed TASK frame");
     zt_device_get(&w->device, &c);
+    struct zt_nodes nodes;
+    zt_nodes_get(&nodes, (uint32_t)w->world, &c);
+    w->node = nodes.node;
+    w->n_nodes = nodes.n;
+    w->node_first = nodes.first;
+    w->towards = nodes.towards;
     const unsigned char *secret = zt_get_bytes(&c, sizeof w->secret);
     const unsigned char *recipe = zt_get_blob(&c, &w->recipe_len);
     if (!zt_cursor_done(&c))
@@ -38,13 +44,18 @@ static int get_task(struct zt_worker *w, const struct zt_frame *f, struct zt_err
     return 0;
 }
 
-static int get_share(struct zt_worker *w, const struct zt_frame *f, struct zt_err *err)
+/* What all ranks have given: kept as it came. */
+static int get_gathered(struct zt_worker *w, const struct zt_frame *f, struct zt_err *err)
 {
-    if (w->got_share || f->len > sizeof w->share)
-        return zt_err_set(err, ZT_EPROTO, "malformed or second SHARE frame");
-    w->got_share = true;
-    w->share_len = f->len;
-    memcpy(w->share, f->data, f->len);
+    struct zt_cursor c = zt_cursor_of(f);
+    size_t len;
+    for (int r = 0; r < w->world; r++)
+        zt_get_blob(&c, &len);
+    if (!w->gathers || !zt_cursor_done(&c))
+        return zt_err_set(err, ZT_EPROTO, "malformed or unexpected GATHER frame");
+    w->gathers = false;
+    zt_str_reset(w->gathered);
+    zt_str_add(w->gathered, f->data, f->len);
     return 0;
 }
 
@@ -59,8 +70,8 @@ static int take_frames(struct zt_worker *w, struct zt_err *err)
                 w->stop = true;
             else if (f.type == ZT_FRAME_TASK && !w->recipe)
                 rc = get_task(w, &f, err);
-            else if (f.type == ZT_FRAME_SHARE)
-                rc = get_share(w, &f, err);
+            else if (f.type == ZT_FRAME_GATHER)
+                rc = get_gathered(w, &f, err);
             else if (f.type != ZT_FRAME_HELLO)
                 rc = zt_err_set(err, ZT_EPROTO, "frame of unexpected type %u", f.type);
             if (rc < 0)
@@ -135,22 +146,62 @@ int zt_worker_report(struct zt_worker *w, const char *json, size_t len, struct z
     return send_frame(w, ZT_FRAME_REPORT, json, len, err);
 }
 
-int zt_worker_share(struct zt_worker *w, void *bytes, size_t n, struct zt_err *err)
+/* The bytes of all ranks, as blobs; to be zeroed after use. */
+static int gather(struct zt_worker *w, const void *mine, size_t n, struct zt_str *all,
+                  struct zt_err *err)
 {
     ZT_ASSERT_CMP(n, <=, ZT_SHARE_MAX_BYTES);
-    int rc = w->rank == 0 ? send_frame(w, ZT_FRAME_SHARE, bytes, n, err) : 0;
-    while (!rc && !w->got_share) {
+    w->gathers = true;
+    w->gathered = all;
+    int rc = send_frame(w, ZT_FRAME_GATHER, mine, n, err);
+    while (!rc && w->gathers) {
         rc = wait_for(w->link->rfd, POLLIN, err);
         if (!rc)
             rc = take_frames(w, err);
     }
-    if (!rc && w->share_len != n)
-        rc = zt_err_set(err, ZT_EPROTO, "rank 0 shares %zu bytes, not %zu", w->share_len, n);
-    if (rc)
-        return rc;
-    memcpy(bytes, w->share, n);
-    explicit_bzero(w->share, sizeof w->share);
+    w->gathered = NULL;
+    return rc;
+}
+
+static void forget(struct zt_str *secret)
+{
+    if (secret->buf)
+        explicit_bzero(secret->buf, secret->cap);
+    zt_str_release(secret);
+}
+
+/* n bytes of rank `rank`, of what was gathered. */
+static int take_from(const struct zt_str *all, int rank, void *out, size_t n, struct zt_err *err)
+{
+    struct zt_cursor c = {(const unsigned char *)all->buf, all->len, false};
+    const unsigned char *p = NULL;
+    size_t len = 0;
+    for (int r = 0; r <= rank; r++)
+        p = zt_get_blob(&c, &len);
+    if (!p || len != n)
+        return zt_err_set(err, ZT_EPROTO, "rank %d gives %zu bytes, not %zu", rank, len, n);
+    memcpy(out, p, n);
     return 0;
+}
+
+int zt_worker_gather(struct zt_worker *w, const void *mine, size_t n, void *all, struct zt_err *err)
+{
+    struct zt_str blobs = {0};
+    int rc = gather(w, mine, n, &blobs, err);
+    for (int r = 0; r < w->world && !rc; r++)
+        rc = take_from(&blobs, r, (char *)all + (size_t)r * n, n, err);
+    forget(&blobs);
+    return rc;
+}
+
+int zt_worker_share(struct zt_worker *w, void *bytes, size_t n, struct zt_err *err)
+{
+    struct zt_str blobs = {0};
+    int rc = gather(w, bytes, w->rank == 0 ? n : 0, &blobs, err);
+    if (!rc)
+        rc = take_from(&blobs, 0, bytes, n, err);
+    forget(&blobs);
+    return rc;
 }
 
 bool zt_worker_stop_requested(struct zt_worker *w)
@@ -172,7 +223,8 @@ void zt_worker_release(struct zt_worker *w)
     free(w->link);
     free(w->shm_arena_fds);
     free(w->recipe);
+    free(w->node_first);
+    free(w->towards);
     explicit_bzero(w->secret, sizeof w->secret);
-    explicit_bzero(w->share, sizeof w->share);
     memset(w, 0, sizeof *w);
 }

@@ -56,16 +56,35 @@ static int worker_share(struct zt_worker *w)
     return zt_worker_report(w, text, strlen(text), &err) ? 1 : 0;
 }
 
-/* Rank 1 has nothing to give. */
-static int worker_share_unasked(struct zt_worker *w)
+/* What every rank gives comes to all, more than once; and where the ranks are. */
+static int worker_gather(struct zt_worker *w)
+{
+    char mine[16] = "", all[8][16], text[200];
+    struct zt_err err;
+    for (int round = 0; round < 3; round++) {
+        snprintf(mine, sizeof mine, "%d of r%d", round, w->rank);
+        if (w->world > 8 || zt_worker_gather(w, mine, sizeof mine, all, &err)) {
+            fprintf(stderr, "%s\n", err.msg);
+            return 1;
+        }
+    }
+    int at = snprintf(text, sizeof text, "node %d/%d to %s, %d here, from %d:", w->node, w->n_nodes,
+                      w->towards, w->n_arenas, w->node_first[w->node]);
+    for (int r = 0; r < w->world; r++)
+        at += snprintf(text + at, sizeof text - (size_t)at, " %s", all[r]);
+    return zt_worker_report(w, text, strlen(text), &err) ? 1 : 0;
+}
+
+/* Rank 1 gives twice before the others have given. */
+static int worker_gather_twice(struct zt_worker *w)
 {
     struct zt_err err;
-    char byte = 0;
-    if (w->rank == 1)
-        w->rank = 0;
-    else
-        poll(NULL, 0, -1);
-    return zt_worker_share(w, &byte, 1, &err) ? 1 : 0;
+    for (int i = 0; i < 2 && w->rank == 1; i++)
+        zt_frame_put(&w->link->out, ZT_FRAME_GATHER, "x", 1);
+    if (zt_worker_report(w, "", 0, &err))
+        return 1;
+    for (;;)
+        pause();
 }
 
 /* End when asked to. */
@@ -140,8 +159,10 @@ static int worker_main(void)
         rc = worker_report(&w);
     else if (strcmp(what, "share") == 0)
         rc = worker_share(&w);
-    else if (strcmp(what, "share_unasked") == 0)
-        rc = worker_share_unasked(&w);
+    else if (strcmp(what, "gather") == 0)
+        rc = worker_gather(&w);
+    else if (strcmp(what, "gather_twice") == 0)
+        rc = worker_gather_twice(&w);
     else if (strcmp(what, "soft") == 0)
         rc = worker_soft(&w);
     else if (strcmp(what, "peer_lost") == 0)
@@ -313,10 +334,64 @@ TEST(launch_rank_0_shares_with_all)
     release_job(&j);
 }
 
-TEST(launch_only_rank_0_shares)
+TEST(launch_nodes_gather)
+{
+    const struct zt_launch_node nodes[] = {{2, "10.0.0.1"}, {1, "fd00::2"}};
+    struct job j = {.opts = {.nodes = nodes, .n_nodes = 2}};
+    run_job(&j, 3, "gather");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 0);
+    CHECK_HAS(j.reports.buf, "0 node 0/2 to fd00::2, 2 here, from 0: 2 of r0 2 of r1 2 of r2\n");
+    CHECK_HAS(j.reports.buf, "1 node 0/2 to fd00::2, 2 here, from 0: 2 of r0 2 of r1 2 of r2\n");
+    CHECK_HAS(j.reports.buf, "2 node 1/2 to 10.0.0.1, 1 here, from 2: 2 of r0 2 of r1 2 of r2\n");
+    release_job(&j);
+}
+
+/* A failure on one node ends the others, and is told with its rank. */
+TEST(launch_a_failure_on_another_node)
+{
+    const struct zt_launch_node nodes[] = {{1, "a"}, {2, "b"}, {1, "c"}};
+    struct job j = {.opts = {.nodes = nodes, .n_nodes = 3}};
+    run_shell(&j, 4, "[ $RANK = 2 ] && { echo burnt >&2; exit 7; }; exec sleep 600");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 7);
+    CHECK_INT(j.result.first_rank, 2);
+    CHECK_HAS(j.result.summary, "failed first: exit code 7");
+    CHECK_HAS(j.result.summary, "  | burnt");
+    release_job(&j);
+}
+
+/* The agent of a node dies: its own ranks with it, and the others are ended. */
+TEST(launch_an_agent_of_several_dies)
+{
+    const struct zt_launch_node nodes[] = {{1, "a"}, {1, "b"}};
+    struct job j = {.opts = {.nodes = nodes, .n_nodes = 2}};
+    run_shell(&j, 2, "[ $RANK = 1 ] && kill -9 $PPID; exec sleep 600");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 128 + SIGKILL);
+    CHECK_HAS(j.notices.buf, "(node 1) is lost; stopping the others");
+    CHECK_HAS(j.result.summary, "was lost: signal 9");
+    release_job(&j);
+}
+
+TEST(launch_nodes_that_do_not_add_up)
+{
+    const struct zt_launch_node nodes[] = {{2, "a"}, {1, ""}};
+    struct job j = {.opts = {.nodes = nodes, .n_nodes = 2}};
+    run_job(&j, 3, "report");
+    CHECK_INT(j.rc, ZT_EINPUT);
+    CHECK_HAS(j.err.msg, "node 1 has no address");
+    j.opts.n_nodes = 1;
+    run_job(&j, 3, "report");
+    CHECK_INT(j.rc, ZT_EINPUT);
+    CHECK_HAS(j.err.msg, "3 workers in all, but 2 on the nodes");
+    release_job(&j);
+}
+
+TEST(launch_a_rank_gives_once)
 {
     struct job j = {0};
-    run_job(&j, 2, "share_unasked");
+    run_job(&j, 2, "gather_twice");
     CHECK_OK(j.rc, j.err);
     CHECK_INT(j.result.first_rank, 1);
     CHECK_HAS(j.notices.buf,
@@ -429,7 +504,7 @@ TEST(launch_agent_of_another_version)
     struct job j = {0};
     run_with_agent(&j, "version");
     CHECK_INT(j.rc, ZT_EPROTO);
-    CHECK_HAS(j.err.msg, "the other end speaks protocol version 9, this zerotrain version 2");
+    CHECK_HAS(j.err.msg, "the other end speaks protocol version 9, this zerotrain version 3");
     release_job(&j);
 }
 

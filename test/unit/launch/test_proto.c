@@ -106,7 +106,7 @@ TEST(proto_refuses_bad_headers)
 {
     check_refused(0, 'X', "not a frame");
     RETURN_IF_FAILED();
-    check_refused(4, ZT_PROTO_VERSION + 1, "speaks protocol version 3, this zerotrain version 2");
+    check_refused(4, ZT_PROTO_VERSION + 1, "speaks protocol version 4, this zerotrain version 3");
     RETURN_IF_FAILED();
     check_refused(9, 1, "unknown flags");
     RETURN_IF_FAILED();

@@ -1,0 +1,68 @@
+/*
+ * front.h: inside of the front end (private to lib/launch). front_node.c speaks with one node's agent;
+ * front.c is the loop over all of them, signals, and what comes out in the end.
+ */
+#ifndef ZT_LAUNCH_FRONT_H
+#define ZT_LAUNCH_FRONT_H
+
+#include "launch/blame.h"
+#include "launch/lines.h"
+#include "launch/link.h"
+#include "launch/ranklog.h"
+
+struct front;
+
+/* A node: its agent, which is a process of ours and a link. */
+struct front_node {
+    struct front *f;
+    int index, first_rank, n_workers;
+    char host[256];
+    struct zt_link link;
+    int err_fd; /* the agent's stderr; -1: ended */
+    struct zt_lines err_lines;
+    pid_t agent; /* 0: not started, or reaped */
+    int agent_status;
+    bool greeted, ended;
+    int end_signal;     /* what the agent said ended it */
+    struct zt_err lost; /* code set: the link to the agent failed, and why */
+    struct zt_err fail; /* code set: the agent could not start the job */
+};
+
+struct front {
+    const struct zt_launch_opts *opts;
+    struct front_node *nodes;
+    int n_nodes;
+    int sig_fd; /* of a zt_supervisor */
+    uint8_t secret[32];
+    struct zt_str *given; /* (n_workers) what ranks have given to be gathered */
+    bool *has_given;
+    int n_given;
+    struct zt_ranklogs logs;
+    bool failed;
+    struct zt_death first;       /* the first failure, when `failed` */
+    struct front_node *first_on; /* and where */
+    int64_t peer_lost_ns;        /* when the first rank lost a peer; 0: none did */
+    enum zt_stop stop;
+    int user_signal;
+    bool preempted; /* that signal told us to make room */
+};
+
+ZT_PRINTF(2, 3) void zt_front_notice(const struct front *f, const char *fmt, ...);
+
+/* Tell all agents, unless they have been told as much. */
+void zt_front_stop(struct front *f, enum zt_stop level);
+
+/* Start a node's agent here. */
+int zt_node_start(struct front_node *n, struct zt_err *err) ZT_MUST_CHECK;
+
+void zt_node_read(struct front_node *n);        /* what the agent says */
+bool zt_node_read_stderr(struct front_node *n); /* whether there may be more */
+
+/* Give the agent up; it is killed, and its workers with it; the other nodes are ended. */
+void zt_node_lose(struct front_node *n, const struct zt_err *why);
+
+/* Something of it is left: the process, or words on its way. */
+bool zt_node_alive(const struct front_node *n);
+void zt_node_release(struct front_node *n);
+
+#endif

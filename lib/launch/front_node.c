@@ -1,0 +1,270 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "launch/front.h"
+#include "launch/spawn.h"
+#include "launch/supervisor.h"
+
+/* ---- the agent process ---- */
+
+int zt_node_start(struct front_node *n, struct zt_err *err)
+{
+    int sock[2], errs[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock))
+        return zt_err_errno(err, ZT_ESYS, "socketpair");
+    if (pipe2(errs, O_CLOEXEC)) {
+        close(sock[0]);
+        close(sock[1]);
+        return zt_err_errno(err, ZT_ESYS, "pipe");
+    }
+    int rc = zt_link_open(&n->link, sock[0], sock[0], err);
+    errno = rc ? 0 : zt_spawn_agent(&n->agent, sock[1], errs[1]);
+    if (errno) {
+        n->agent = 0;
+        rc = zt_err_errno(err, ZT_ESYS, "cannot start the agent (/proc/self/exe)");
+    }
+    close(sock[1]);
+    close(errs[1]);
+    n->err_fd = errs[0];
+    fcntl(n->err_fd, F_SETFL, O_NONBLOCK);
+    return rc;
+}
+
+/* The agent has said HELLO: tell it what to do. */
+static void send_job(struct front_node *n)
+{
+    const struct zt_launch_opts *o = n->f->opts;
+    const struct front *f = n->f;
+    struct zt_job job = {
+        .n_workers = n->n_workers,
+        .first_rank = n->first_rank,
+        .world = o->n_workers,
+        .threads = o->threads,
+        .own = !o->program,
+        .device = o->device,
+        .grace_ns = (int64_t)((o->grace_s > 0 ? o->grace_s : 3) * 1e9),
+        .silence_ns = (int64_t)((o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3) * 1e9),
+        .recipe = (char *)o->recipe,
+        .recipe_len = o->recipe_len,
+        .argv = (char **)o->program,
+        .devices = o->devices ? (char **)o->devices + n->first_rank : NULL,
+        .nodes = {.node = n->index, .n = f->n_nodes},
+    };
+    memcpy(job.secret, f->secret, sizeof job.secret);
+    job.nodes.first = zt_xcalloc((size_t)f->n_nodes + 1, sizeof *job.nodes.first);
+    for (int i = 0; i < f->n_nodes; i++)
+        job.nodes.first[i] = f->nodes[i].first_rank;
+    if (f->n_nodes > 1)
+        job.nodes.towards = (char *)o->nodes[n->index ? 0 : 1].address;
+    for (int i = 0; i < o->n_env; i++)
+        zt_frame_put(&n->link.out, ZT_FRAME_ENV, o->env[i], strlen(o->env[i]));
+    size_t at = zt_frame_begin(&n->link.out, ZT_FRAME_JOB);
+    zt_job_put(&job, &n->link.out);
+    zt_frame_end(&n->link.out, at);
+    explicit_bzero(job.secret, sizeof job.secret);
+    free(job.nodes.first);
+}
+
+/* ---- what the agent says ---- */
+
+static int on_hello(struct front_node *n, struct zt_cursor c, struct zt_err *err)
+{
+    size_t len;
+    const unsigned char *host = zt_get_blob(&c, &len);
+    if (n->greeted || !zt_cursor_done(&c))
+        return zt_err_set(err, ZT_EPROTO, "malformed HELLO");
+    snprintf(n->host, sizeof n->host, "%.*s", (int)len, (const char *)host);
+    n->greeted = true;
+    if (n->f->stop == ZT_STOP_NONE)
+        send_job(n);
+    return 0;
+}
+
+static bool is_ours(const struct front_node *n, uint32_t rank)
+{
+    return rank >= (uint32_t)n->first_rank && rank < (uint32_t)(n->first_rank + n->n_workers);
+}
+
+static int on_line(struct front_node *n, struct zt_cursor c, struct zt_err *err)
+{
+    const struct zt_launch_sink *sink = &n->f->opts->sink;
+    uint32_t rank = zt_get_u32(&c), stream = zt_get_u32(&c);
+    if (c.bad || !is_ours(n, rank) || stream > ZT_LOG_STDERR)
+        return zt_err_set(err, ZT_EPROTO, "malformed LOG frame");
+    const char *line = (const char *)c.p;
+    if (zt_ranklogs_add(&n->f->logs, (int)rank, (enum zt_log_stream)stream, line, c.left, err))
+        zt_front_notice(n->f, "%s", err->msg);
+    sink->line(sink->ctx, (int)rank, (enum zt_log_stream)stream, line, c.left);
+    return 0;
+}
+
+static int on_report(struct front_node *n, struct zt_cursor c, struct zt_err *err)
+{
+    const struct zt_launch_sink *sink = &n->f->opts->sink;
+    uint32_t rank = zt_get_u32(&c);
+    if (c.bad || !is_ours(n, rank))
+        return zt_err_set(err, ZT_EPROTO, "malformed REPORT frame");
+    sink->report(sink->ctx, (int)rank, (const char *)c.p, c.left);
+    return 0;
+}
+
+static int on_exit_frame(struct front_node *n, const struct zt_frame *frame, struct zt_err *err)
+{
+    struct zt_death d;
+    if (!zt_death_get(&d, frame) || !is_ours(n, (uint32_t)d.rank))
+        return zt_err_set(err, ZT_EPROTO, "malformed EXIT frame");
+    struct front *f = n->f;
+    enum zt_death_kind kind = zt_death_kind(&d);
+    if (kind == ZT_DEATH_WELL)
+        return 0;
+    if (!f->failed || zt_death_before(&d, &f->first)) {
+        f->first = d;
+        f->first_on = n;
+    }
+    f->failed = true;
+    if (kind == ZT_DEATH_PEER && !f->peer_lost_ns)
+        f->peer_lost_ns = zt_now_ns();
+    if (kind == ZT_DEATH_OWN && f->stop < ZT_STOP_TERM) {
+        struct zt_str how = {0};
+        zt_death_describe(&d, &how);
+        zt_front_notice(f, "rank %d on %s ended with %s%s", d.rank, n->host, how.buf,
+                        f->opts->n_workers > 1 ? "; stopping the others" : "");
+        zt_str_release(&how);
+        zt_front_stop(f, ZT_STOP_TERM);
+    }
+    return 0;
+}
+
+/* When all ranks have given: to all of them. */
+static int on_gather(struct front_node *n, struct zt_cursor c, struct zt_err *err)
+{
+    struct front *f = n->f;
+    uint32_t rank = zt_get_u32(&c);
+    if (c.bad || !is_ours(n, rank) || c.left > ZT_SHARE_MAX_BYTES || f->has_given[rank])
+        return zt_err_set(err, ZT_EPROTO, "malformed or second GATHER frame");
+    zt_str_add(&f->given[rank], c.p, c.left);
+    f->has_given[rank] = true;
+    if (++f->n_given < f->opts->n_workers)
+        return 0;
+    for (int i = 0; i < f->n_nodes; i++) {
+        struct zt_str *out = &f->nodes[i].link.out;
+        size_t at = zt_frame_begin(out, ZT_FRAME_GATHER);
+        for (int r = 0; r < f->n_given; r++)
+            zt_put_blob(out, zt_str_get(&f->given[r]), f->given[r].len);
+        zt_frame_end(out, at);
+    }
+    for (int r = 0; r < f->n_given; r++) {
+        if (f->given[r].buf)
+            explicit_bzero(f->given[r].buf, f->given[r].len);
+        zt_str_reset(&f->given[r]);
+        f->has_given[r] = false;
+    }
+    f->n_given = 0;
+    return 0;
+}
+
+static int handle_frame(struct front_node *n, const struct zt_frame *frame, struct zt_err *err)
+{
+    struct zt_cursor c = zt_cursor_of(frame);
+    if (!n->greeted && frame->type != ZT_FRAME_HELLO)
+        return zt_err_set(err, ZT_EPROTO, "frame of type %u before HELLO", frame->type);
+    switch (frame->type) {
+    case ZT_FRAME_HELLO:
+        return on_hello(n, c, err);
+    case ZT_FRAME_BEAT:
+        return 0;
+    case ZT_FRAME_LOG:
+        return on_line(n, c, err);
+    case ZT_FRAME_REPORT:
+        return on_report(n, c, err);
+    case ZT_FRAME_GATHER:
+        return on_gather(n, c, err);
+    case ZT_FRAME_EXIT:
+        return on_exit_frame(n, frame, err);
+    case ZT_FRAME_NOTICE:
+        zt_front_notice(n->f, "%s: %.*s", n->host, (int)c.left, (const char *)c.p);
+        return 0;
+    case ZT_FRAME_FAIL: {
+        int code = (int)zt_get_u32(&c);
+        zt_err_set(&n->fail, code < 0 ? (enum zt_code)code : ZT_EPROTO, "%s: %.*s", n->host,
+                   (int)c.left, (const char *)c.p);
+        zt_front_stop(n->f, ZT_STOP_TERM); /* the other nodes */
+        return 0;
+    }
+    case ZT_FRAME_END:
+        n->end_signal = (int)zt_get_u32(&c) & 127;
+        n->ended = true;
+        return zt_cursor_done(&c) ? 0 : zt_err_set(err, ZT_EPROTO, "malformed END frame");
+    default:
+        return zt_err_set(err, ZT_EPROTO, "frame of unknown type %u", frame->type);
+    }
+}
+
+void zt_node_lose(struct front_node *n, const struct zt_err *why)
+{
+    if (!n->lost.code)
+        n->lost = *why;
+    if (n->agent)
+        kill(n->agent, SIGKILL);
+}
+
+void zt_node_read(struct front_node *n)
+{
+    struct zt_frame frame;
+    struct zt_err err;
+    int rc = zt_link_read(&n->link);
+    if (rc <= 0)
+        return;
+    while ((rc = zt_frame_next(&n->link.in, &frame, &err)) > 0) {
+        rc = handle_frame(n, &frame, &err);
+        if (rc)
+            break;
+    }
+    if (rc < 0) {
+        zt_err_wrap(&err, "from the agent");
+        zt_node_lose(n, &err);
+        zt_link_close(&n->link);
+    }
+}
+
+static void agent_said(void *ctx, const char *line, size_t len)
+{
+    const struct front_node *n = ctx;
+    zt_front_notice(n->f, "agent on %s: %.*s", n->host, (int)ZT_MIN(len, 1000), line);
+}
+
+bool zt_node_read_stderr(struct front_node *n)
+{
+    char chunk[4096];
+    if (n->err_fd < 0)
+        return false;
+    ssize_t got = read(n->err_fd, chunk, sizeof chunk);
+    if (got > 0) {
+        zt_lines_feed(&n->err_lines, chunk, (size_t)got, agent_said, n);
+        return true;
+    }
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    zt_lines_end(&n->err_lines, agent_said, n);
+    close(n->err_fd);
+    n->err_fd = -1;
+    return false;
+}
+
+bool zt_node_alive(const struct front_node *n)
+{
+    return n->agent || (n->link.open && n->link.rfd >= 0);
+}
+
+void zt_node_release(struct front_node *n)
+{
+    zt_link_close(&n->link);
+    if (n->err_fd >= 0)
+        close(n->err_fd);
+    zt_lines_release(&n->err_lines);
+}

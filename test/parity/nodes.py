@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Trainings on several nodes: nodes.py [--quick] ZEROTRAIN [FILTER].
+
+Nodes are made of one host, each with an agent of its own (ZT_TEST_LOCAL_NODES): shared memory inside of
+them, TCP over the loopback interface between them. The bits must be those of the same ranks on one node.
+"""
+import os
+import sys
+
+import run
+
+SPLITS = ["1,1", "2,1", "2,2", "1,1,1"]
+
+
+def nodes_bit_for_bit(split, precision, typed):
+    ranks = sum(int(n) for n in split.split(","))
+    interface = {"ZT_TCP_INTERFACE": "lo"} if split == "2,1" else {}
+
+    def check():
+        for stage in (1, 3) if run.quick else range(4):
+            r = run.text_recipe(**typed, **{"zero_optimization.stage": stage})
+            one = run.Run(ranks, r)
+            many = run.Run(ranks, r, env={"ZT_TEST_LOCAL_NODES": split, **interface})
+            assert many.bits() == one.bits(), f"stage {stage}: {many.bits()} / {one.bits()}"
+            assert len(set(one.loss)) > 1, "the loss never changed"
+    run.test(f"nodes of {split} ranks {precision}", check)
+
+
+if __name__ == "__main__":
+    os.environ.pop("ZT_TEST_LOCAL_NODES", None)
+    for split in SPLITS:
+        for precision, typed in run.TYPES.items():
+            if precision == "fp32" or not run.quick:
+                nodes_bit_for_bit(split, precision, typed)
+    sys.exit(1 if run.failures else 0)
