@@ -43,7 +43,9 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
         rc = zt_plan_build(j->model, &cfg, i, &plans[i], err);
     if (!rc)
         rc = zt_verify_ranks((const struct zt_plan *const *)plans, n, err);
-    if (!rc)
+    if (rc)
+        rc = zt_err_wrap(err, "%s", j->o.recipe_path);
+    else
         rc = zt_train_check_disk(j->r, (const struct zt_plan *const *)plans, n, err);
     if (!rc) {
         j->plan = plans[0];
@@ -53,7 +55,7 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
         if (plans[i])
             zt_plan_free(plans[i]);
     free(plans);
-    return rc ? zt_err_wrap(err, "%s", j->o.recipe_path) : 0;
+    return rc;
 }
 
 /* How many bytes of a name go into a folder's: not half a UTF-8 character. */

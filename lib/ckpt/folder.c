@@ -104,6 +104,7 @@ int zt_ckpt_lock(const char *dir, double wait_s, int *fd, struct zt_err *err)
     enum { RETRY_MS = 50 };
     struct zt_str path = {0};
     int64_t give_up_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
+    *fd = -1;
     int rc = zt_make_dirs(dir, err);
     if (rc)
         return rc;
@@ -121,10 +122,12 @@ int zt_ckpt_lock(const char *dir, double wait_s, int *fd, struct zt_err *err)
         else
             poll(NULL, 0, RETRY_MS);
     }
-    if (rc && *fd >= 0)
-        close(*fd);
     if (!rc)
         sign_lock(*fd);
+    else if (*fd >= 0)
+        close(*fd);
+    if (rc)
+        *fd = -1;
     zt_str_release(&path);
     return rc;
 }

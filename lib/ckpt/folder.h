@@ -27,7 +27,7 @@ int zt_ckpt_steps(const char *dir, int64_t **steps, int *n, struct zt_err *err) 
 
 /*
  * Take DIR's lock, for as long as *fd is open; makes the folder. Waits up to wait_s for another run's end
- * (its processes may outlive it by moments). ZT_EINPUT says who has it.
+ * (its processes may outlive it by moments). ZT_EINPUT says who has it. On failure *fd is -1.
  */
 int zt_ckpt_lock(const char *dir, double wait_s, int *fd, struct zt_err *err) ZT_MUST_CHECK;
 

@@ -137,3 +137,13 @@ void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out)
         before = v->key;
     }
 }
+
+const char *zt_recipe_origin(const struct zt_recipe *r, const char *key)
+{
+    for (int i = 0; i < r->n_values; i++) {
+        const char *at = r->values[i].origin;
+        if (strcmp(r->values[i].key, key) == 0 && strcmp(at, "default") && strcmp(at, "derived"))
+            return at;
+    }
+    return r->path;
+}

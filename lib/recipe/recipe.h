@@ -254,4 +254,9 @@ void zt_recipe_free(struct zt_recipe *r);
  */
 void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out);
 
+/*
+ * Where the value of a key stands: "recipe.yaml:3:5", "--set"; the recipe's name when it has no place.
+ */
+const char *zt_recipe_origin(const struct zt_recipe *r, const char *key);
+
 #endif

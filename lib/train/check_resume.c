@@ -65,11 +65,15 @@ static int check_candidates(const struct zt_recipe *r, const struct zt_model *m,
     return n == 1 ? err->code : zt_err_wrap(err, "none of %d checkpoints can be used", n);
 }
 
-/* Is `path` in `dir`, or `dir` itself? */
+/* Is `path` in `dir`, or `dir` itself, however they are spelled? */
 static bool is_inside(const char *path, const char *dir)
 {
-    const size_t n = strlen(dir);
-    return strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
+    char *p = realpath(path, NULL), *d = realpath(dir, NULL);
+    const size_t n = d ? strlen(d) : 0;
+    const bool inside = p && d && strncmp(p, d, n) == 0 && (p[n] == '/' || p[n] == '\0');
+    free(p);
+    free(d);
+    return inside;
 }
 
 int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model *m, bool fresh,
@@ -85,8 +89,8 @@ int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model 
                           here ? "--fresh begins anew, and --resume goes on from what is there; "
                                  "choose one"
                                : "--fresh is about checkpoint.dir, which is not given");
-    if (c->dir)
-        rc = zt_ckpt_lock(c->dir, WAIT_S, &lock, err);
+    if (c->dir && zt_ckpt_lock(c->dir, WAIT_S, &lock, err))
+        rc = zt_err_wrap(err, "%s: checkpoint.dir", zt_recipe_origin(r, "checkpoint.dir"));
     if (!rc && resumes)
         rc = check_candidates(r, m, notes, err);
     if (!rc && c->dir && !here)

@@ -146,20 +146,6 @@ int zt_train_plan_config(const struct zt_recipe *r, const struct zt_model *m, in
     return 0;
 }
 
-/*
- * Where the value of a key stands: "recipe.yaml:3:5", "--set a.b=c"; the file when it has no
- * place.
- */
-static const char *origin(const struct zt_recipe *r, const char *key)
-{
-    for (int i = 0; i < r->n_values; i++) {
-        const char *at = r->values[i].origin;
-        if (strcmp(r->values[i].key, key) == 0 && strcmp(at, "default") && strcmp(at, "derived"))
-            return at;
-    }
-    return r->path;
-}
-
 int zt_run_disk_open(const struct zt_recipe *r, const struct zt_plan *p, struct zt_disk **out,
                      struct zt_err *err)
 {
@@ -189,7 +175,7 @@ int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *const *
     for (int i = 0; i < n; i++)
         bytes += plans[i]->ledger.peak[ZT_AR_DISK];
     if (bytes > 0 && zt_disk_check_room(r->zero.nvme.path, bytes, err))
-        return zt_err_wrap(err, "%s: %s", origin(r, key), key);
+        return zt_err_wrap(err, "%s: %s", zt_recipe_origin(r, key), key);
     return 0;
 }
 
@@ -219,7 +205,7 @@ static int open_dataset(const struct zt_recipe *r, const struct set *set, struct
         .seed = r->train.seed,
     };
     if (zt_dataset_open(&opts, out, err))
-        return zt_err_wrap(err, "%s: %s", origin(r, set->key), set->key);
+        return zt_err_wrap(err, "%s: %s", zt_recipe_origin(r, set->key), set->key);
     return 0;
 }
 
@@ -307,15 +293,15 @@ static int check_prompt(const struct zt_recipe *r, const struct zt_model *m, str
     const char *key = "train.sample_prompt";
     if (r->train.sample_every > 0 && !*r->train.sample_prompt)
         return zt_err_set(err, ZT_EINPUT, "%s: %s: a sample needs a byte to start with",
-                          origin(r, key), key);
+                          zt_recipe_origin(r, key), key);
     for (const char *c = r->train.sample_prompt; *c && r->train.sample_every > 0; c++) {
         int byte = (unsigned char)*c;
         if (byte >= m->cfg.vocab_size)
             return zt_err_set(err, ZT_EINPUT,
                               "%s: %s: byte %d of it is %d, but the model's vocabulary has %lld "
                               "tokens (0 to %lld); give another prompt, or sample_every: 0",
-                              origin(r, key), key, (int)(c - r->train.sample_prompt) + 1, byte,
-                              (long long)m->cfg.vocab_size, (long long)m->cfg.vocab_size - 1);
+                              zt_recipe_origin(r, key), key, (int)(c - r->train.sample_prompt) + 1,
+                              byte, (long long)m->cfg.vocab_size, (long long)m->cfg.vocab_size - 1);
     }
     return 0;
 }
@@ -329,17 +315,17 @@ static void note_odd(const struct zt_recipe *r, const struct zt_run_data *d, str
             notes,
             "note: %s: data.train: a step takes %lld samples, and there are %lld: each step "
             "sees some of them more than once\n",
-            origin(r, "data.train"), (long long)r->batch.train, (long long)samples);
+            zt_recipe_origin(r, "data.train"), (long long)r->batch.train, (long long)samples);
     if (d->val && r->train.eval_every == 0)
         zt_str_printf(notes,
                       "note: %s: validation data is given, but train.eval_every is 0: it is never "
                       "used\n",
-                      origin(r, r->data.val.n ? "data.val" : "data.val_fraction"));
+                      zt_recipe_origin(r, r->data.val.n ? "data.val" : "data.val_fraction"));
     if (r->train.sample_every > 0 && !zt_dataset_is_text(d->train))
         zt_str_printf(notes,
                       "note: %s: train.sample_every: the data are token ids, and no tokenizer is "
                       "known: samples are shown as ids, and the prompt's bytes are taken as ids\n",
-                      origin(r, "train.sample_every"));
+                      zt_recipe_origin(r, "train.sample_every"));
 }
 
 int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct zt_str *notes,
@@ -350,7 +336,7 @@ int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct z
     if (!m->ops->forward || !m->ops->backward)
         return zt_err_set(err, ZT_EUNSUPPORTED,
                           "%s: model.model_type: %s can be planned, but not trained yet",
-                          origin(r, "model.model_type"), r->model.model_type);
+                          zt_recipe_origin(r, "model.model_type"), r->model.model_type);
     int rc = check_prompt(r, m, err);
     if (!rc)
         rc = zt_run_data_open(r, &d, err);
@@ -361,7 +347,7 @@ int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct z
     if (!r->model.from)
         return 0;
     if (zt_weights_open(r->model.from, m, &w, err))
-        return zt_err_wrap(err, "%s: model.from", origin(r, "model.from"));
+        return zt_err_wrap(err, "%s: model.from", zt_recipe_origin(r, "model.from"));
     zt_weights_close(&w);
     return 0;
 }
