@@ -143,6 +143,13 @@ static int check_options(const struct cmd_options *o, int n_ranks)
     else if (o->print_recipe && (o->json || o->schedule))
         cmd_error("--print_recipe prints the recipe and no plan; leave out %s",
                   o->json ? "--json" : "--schedule");
+    else if (o->deepspeed_estimate && (o->fit || o->schedule))
+        cmd_error("--deepspeed_estimate prints its table alone; leave out %s",
+                  o->fit ? "--fit" : "--schedule");
+    else if (o->fit && o->schedule)
+        cmd_error("--fit prints what was chosen and no schedule; leave out --schedule");
+    else if (o->largest_layer && !o->deepspeed_estimate)
+        cmd_error("--largest_layer is for --deepspeed_estimate, which is not given");
     else if (o->fit && o->device_memory)
         cmd_error("--fit=%s and --device_memory=%s both say what a rank may take; give one", o->fit,
                   o->device_memory);

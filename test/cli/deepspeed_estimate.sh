@@ -9,3 +9,8 @@ try zerotrain plan --deepspeed_estimate --num_gpus=8 m01.yaml
 tiny
 try zerotrain plan --deepspeed_estimate --largest_layer=5 tiny.yaml
 try zerotrain plan --deepspeed_estimate --json tiny.yaml
+echo "# what does not go together"
+try zerotrain plan --deepspeed_estimate --fit=1GB tiny.yaml
+try zerotrain plan --deepspeed_estimate --schedule tiny.yaml
+try zerotrain plan --fit=1GB --schedule tiny.yaml
+try zerotrain plan --largest_layer=5 tiny.yaml
