@@ -286,8 +286,8 @@ static void on_start(struct display *d, const json_t *o)
     if (zt_record_cut(d->metrics_path, d->first_step, &err))
         display_notice(d, err.msg);
     if (resumed)
-        zt_str_printf(&d->out.buf, "going on from %s, after step %" PRId64 "\n", resumed,
-                      d->first_step);
+        zt_str_printf(&d->out.buf, "going on from %s, after step %" PRId64 "; read in %.2f s\n",
+                      resumed, d->first_step, number(o, "load_ms") * 1e-3);
     if (device)
         zt_str_printf(&d->out.buf, "%s\n", device);
     if (data)

@@ -127,7 +127,10 @@ static int put(struct zt_shard_writer *w, const void *bytes, size_t n, struct zt
     return rc;
 }
 
-/* Summed and written block by block, so that the second finds the bytes in the cache. */
+/*
+ * Summed and written block by block, so that the second finds the bytes in the cache. The disk begins with
+ * each at once, and not when all are there.
+ */
 int zt_shard_put(struct zt_shard_writer *w, const void *bytes, size_t n, struct zt_err *err)
 {
     const unsigned char *p = bytes;
@@ -141,8 +144,10 @@ int zt_shard_put(struct zt_shard_writer *w, const void *bytes, size_t n, struct 
         w->bytes += part;
         p += part;
         n -= part;
-        if (w->in_block == ZT_CKPT_BLOCK_BYTES)
+        if (w->in_block == ZT_CKPT_BLOCK_BYTES) {
             end_block(w);
+            sync_file_range(w->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+        }
     }
     return 0;
 }

@@ -28,13 +28,14 @@ int zt_run_report_start(const struct zt_run *run, struct zt_err *err)
                       run->r->train.epochs == 1 ? "" : "s", (long long)run->r->train.steps);
     int rc = zt_run_report(
         run,
-        json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:s, s:b, s:I, s:I, s:s?}", "type", "start",
-                  "device", run->env->device, "params", (json_int_t)p->model->n_elems,
+        json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:s, s:b, s:I, s:I, s:s?, s:f}", "type",
+                  "start", "device", run->env->device, "params", (json_int_t)p->model->n_elems,
                   "tokens_per_step", (json_int_t)(run->r->batch.train * p->cfg.seq_len),
                   "flops_per_token", run->flops_per_token, "peak_flops", run->peak_flops,
                   "peak_dtype", zt_dtype_name(zt_run_peak_dtype(p)), "data", zt_str_get(&data),
                   "from_weights", run->has_weights, "first_step", (json_int_t)run->first_step,
-                  "last_step", (json_int_t)run->last_step, "resumed", run->resumed),
+                  "last_step", (json_int_t)run->last_step, "resumed", run->resumed, "load_ms",
+                  (double)run->load_ns * 1e-6),
         err);
     zt_str_release(&data);
     return rc;

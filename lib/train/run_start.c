@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/size.h"
 #include "ckpt/folder.h"
 #include "data/data.h"
@@ -196,7 +197,9 @@ static int resume(struct zt_run *run, char **paths, int n, struct zt_err *err)
     bool good = false;
     int rc = 0;
     for (int i = n - 1; i >= 0 && !rc && !good; i--) {
+        const int64_t begun_ns = zt_now_ns();
         rc = load_from(run, paths[i], &good, err);
+        run->load_ns = zt_now_ns() - begun_ns;
         if (good)
             run->resumed = zt_arena_strdup(&run->arena, paths[i]);
     }

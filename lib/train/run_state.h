@@ -44,6 +44,7 @@ struct zt_run {
     /* checkpoints */
     struct zt_load load;    /* while its values are read */
     char *resumed;          /* the checkpoint that this run goes on from; NULL: none */
+    int64_t load_ns;        /* how long reading it took */
     struct zt_saver *saver; /* NULL: nothing is saved */
     int64_t saved;          /* after how many steps; the first step's number in the beginning */
     int64_t last_save_ns;
