@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "base/version.h"
+#include "hosts/hosts.h"
 #include "launch/launch.h"
 #include "recipe/recipe.h"
 
@@ -48,10 +49,15 @@ int cmd_gpu_memory(int argc, char **argv);
 /* Print "zerotrain: message" (each line of it) to stderr. */
 void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
 
+enum { CMD_MAX_RANKS = 1 << 20 };
+
 /* Options that train and plan share. */
 struct cmd_options {
     const char *recipe_path;
-    int num_gpus;       /* 0: not given */
+    int num_gpus; /* 0: not given */
+    const char *hostfile;
+    struct zt_hosts_filter hosts; /* num_gpus stands above */
+    const int *slots; /* (num_gpus) of this machine, as the hostfile says; NULL: any (hosts_in.h) */
     const char *device; /* "cpu", "cuda", "auto" */
     int per_gpu;        /* 0: not given */
     enum zt_transport transport;

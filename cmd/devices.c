@@ -10,6 +10,7 @@
 
 #include "cmd.h"
 #include "coll/backend.h"
+#include "hosts_in.h"
 
 static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
 {
@@ -19,6 +20,12 @@ static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
         cmd_error(
             "--%s is for GPUs; --num_gpus=N starts N CPU workers, which talk over shared memory",
             o->per_gpu ? "devices_per_gpu" : "collectives");
+        return ZT_EXIT_USAGE;
+    }
+    if (!o->hostfile && (o->hosts.include || o->hosts.exclude)) {
+        cmd_error("--%s chooses among GPUs, or hosts of a --hostfile; --num_gpus=N starts N CPU "
+                  "workers",
+                  o->hosts.include ? "include" : "exclude");
         return ZT_EXIT_USAGE;
     }
     if (dev->n_workers <= ZT_SHM_MAX_RANKS)
@@ -33,8 +40,10 @@ static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
 static int no_gpu(const struct cmd_options *o, const char *why, int code)
 {
     int n = o->num_gpus ? o->num_gpus : 1;
-    char asked[32];
-    if (o->num_gpus)
+    char asked[300];
+    if (o->hostfile)
+        snprintf(asked, sizeof asked, "--hostfile=%s", o->hostfile);
+    else if (o->num_gpus)
         snprintf(asked, sizeof asked, "--num_gpus=%d", n);
     else
         snprintf(asked, sizeof asked, "--device=%s", o->device);
@@ -98,6 +107,9 @@ static int find_gpus(struct cmd_devices *dev, const char **why, struct zt_err *e
 
 static int gpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
 {
+    int code = cmd_hosts_gpus(o, dev->gpus, &dev->n_gpus);
+    if (code)
+        return code;
     if (o->num_gpus > dev->n_gpus) {
         cmd_error("--num_gpus=%d: only %d GPU%s here", o->num_gpus, dev->n_gpus,
                   dev->n_gpus == 1 ? " is" : "s are");

@@ -5,6 +5,10 @@
 
 enum {
     OPT_NUM_GPUS = 256,
+    OPT_HOSTFILE,
+    OPT_INCLUDE,
+    OPT_EXCLUDE,
+    OPT_NUM_NODES,
     OPT_DEVICE,
     OPT_COLLECTIVES,
     OPT_PER_GPU,
@@ -40,6 +44,12 @@ static const struct row {
 } rows[] = {
     {"num_gpus", required_argument, OPT_NUM_GPUS, true, true, "N",
      "workers: one per GPU, or N CPU workers with --device=cpu"},
+    {"hostfile", required_argument, OPT_HOSTFILE, true, true, "FILE",
+     "hosts and their slots; --num_gpus is then of each host"},
+    {"include", required_argument, OPT_INCLUDE, true, true, "SPEC",
+     "only these hosts and devices: NAME or NAME:0,2, joined by @"},
+    {"exclude", required_argument, OPT_EXCLUDE, true, true, "SPEC", "all but these"},
+    {"num_nodes", required_argument, OPT_NUM_NODES, true, true, "N", "the first N hosts"},
     {"device", required_argument, OPT_DEVICE, true, true, "cpu|cuda|auto",
      "what to train on (default auto: the GPUs there are, else one CPU worker)"},
     {"collectives", required_argument, OPT_COLLECTIVES, true, false, "KIND",
@@ -135,13 +145,26 @@ static bool parse_transport(const char *text, enum zt_transport *out)
 
 static int take(int opt, bool plan, struct cmd_options *o)
 {
-    enum { MAX_RANKS = 1 << 20, MAX_PER_GPU = 64 };
+    enum { MAX_PER_GPU = 64 };
     int64_t seed;
     switch (opt) {
     case OPT_NUM_GPUS:
-        return parse_count("num_gpus", optarg, 1, MAX_RANKS, &o->num_gpus) ? -1 : ZT_EXIT_USAGE;
+        return parse_count("num_gpus", optarg, 1, CMD_MAX_RANKS, &o->num_gpus) ? -1 : ZT_EXIT_USAGE;
+    case OPT_HOSTFILE:
+        o->hostfile = optarg;
+        return -1;
+    case OPT_INCLUDE:
+        o->hosts.include = optarg;
+        return -1;
+    case OPT_EXCLUDE:
+        o->hosts.exclude = optarg;
+        return -1;
+    case OPT_NUM_NODES:
+        return parse_count("num_nodes", optarg, 1, ZT_HOSTS_MAX, &o->hosts.num_nodes)
+                   ? -1
+                   : ZT_EXIT_USAGE;
     case OPT_RANK:
-        return parse_count("rank", optarg, 0, MAX_RANKS - 1, &o->rank) ? -1 : ZT_EXIT_USAGE;
+        return parse_count("rank", optarg, 0, CMD_MAX_RANKS - 1, &o->rank) ? -1 : ZT_EXIT_USAGE;
     case OPT_DEVICE:
         if (strcmp(optarg, "cpu") && strcmp(optarg, "cuda") && strcmp(optarg, "auto")) {
             cmd_error("--device: \"%s\" is not cpu, cuda or auto", optarg);

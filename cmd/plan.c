@@ -4,6 +4,7 @@
 #include "cmd.h"
 
 #include "fit.h"
+#include "hosts_in.h"
 #include "plan_memory.h"
 #include "train/train.h"
 
@@ -199,8 +200,10 @@ int cmd_plan(int argc, char **argv)
 {
     struct cmd_options o;
     int code = cmd_parse(argc, argv, true, &o);
-    if (code < 0)
-        code = plan(&o);
+    if (code < 0) {
+        code = cmd_hosts_count(&o);
+        code = code ? code : plan(&o);
+    }
     cmd_options_release(&o);
     return code;
 }

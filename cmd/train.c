@@ -13,6 +13,7 @@
 #include "devices.h"
 #include "display.h"
 #include "fit.h"
+#include "hosts_in.h"
 #include "launch/env.h"
 #include "launch/launch.h"
 #include "train/train.h"
@@ -166,7 +167,9 @@ static int prepare(struct job *j, const struct zt_str *recipe, struct zt_env *en
                    struct display *display, struct zt_err *err)
 {
     struct zt_str path = {0};
-    int rc = j->o.env_file ? zt_env_read_file(j->o.env_file, env, err) : 0;
+    int rc = j->o.hostfile ? zt_env_read_deepspeed(env, &j->notes, err) : 0;
+    if (!rc && j->o.env_file)
+        rc = zt_env_read_file(j->o.env_file, env, err);
     if (!rc)
         rc = make_log_dir(j, err);
     if (rc)
@@ -291,7 +294,9 @@ static int load_recipe(struct job *j)
 static int train(struct job *j)
 {
     struct zt_err err = {0};
-    int code = cmd_pick_devices(&j->o, &j->dev);
+    int code = cmd_hosts_here(&j->o);
+    if (!code)
+        code = cmd_pick_devices(&j->o, &j->dev);
     if (!code)
         code = load_recipe(j);
     if (code)

@@ -1,6 +1,7 @@
 #include "launch/env.h"
 
 #include <stdarg.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/io.h"
@@ -150,4 +151,51 @@ int zt_env_read_file(const char *path, struct zt_env *out, struct zt_err *err)
         rc = zt_env_parse(path, zt_str_get(&text), text.len, out, err);
     zt_str_release(&text);
     return rc;
+}
+
+static int read_noted(const char *path, struct zt_env *out, struct zt_str *notes,
+                      struct zt_err *err)
+{
+    int rc = zt_env_read_file(path, out, err);
+    if (!rc)
+        zt_str_printf(notes, "note: environment of all workers: %s\n", path);
+    return rc;
+}
+
+int zt_env_read_deepspeed(struct zt_env *out, struct zt_str *notes, struct zt_err *err)
+{
+    static const char name[] = ".deepspeed_env";
+    const char *given = getenv("DS_ENV_FILE"), *home = getenv("HOME");
+    struct zt_str path = {0};
+    int rc = 0;
+    if (given)
+        return read_noted(given, out, notes, err);
+    if (home) {
+        zt_str_printf(&path, "%s/%s", home, name);
+        if (access(path.buf, F_OK) == 0)
+            rc = read_noted(path.buf, out, notes, err);
+    }
+    if (!rc && access(name, F_OK) == 0)
+        rc = read_noted(name, out, notes, err);
+    zt_str_release(&path);
+    return rc;
+}
+
+void zt_env_add_for_remote(struct zt_env *e, const struct zt_env *from)
+{
+    static const char *const prefixes[] = {"NCCL_",  "CUDA_",  "CUBLAS_", "OMP_", "KMP_",
+                                           "GOMP_",  "MKL_",   "UCX_",    "MV2_", "ZT_",
+                                           "PYTHON", "TORCH_", "DNNL_"};
+    static const char *const not [] = {"CUDA_VISIBLE_DEVICES=", "CUDA_MPS_", "ZT_JOB_", "ZT_TEST_",
+                                       "ZT_CUDA_LIB="};
+    for (size_t n = 0; n < from->n; n++) {
+        const char *entry = from->v[n];
+        bool travels = false;
+        for (size_t i = 0; i < ZT_ARRAY_LEN(prefixes); i++)
+            travels |= strncmp(entry, prefixes[i], strlen(prefixes[i])) == 0;
+        for (size_t i = 0; i < ZT_ARRAY_LEN(not ); i++)
+            travels &= strncmp(entry, not [i], strlen(not [i])) != 0;
+        if (travels)
+            zt_env_set(e, entry, strlen(entry));
+    }
 }

@@ -6,6 +6,7 @@
 #define ZT_LAUNCH_ENV_H
 
 #include "base/err.h"
+#include "base/str.h"
 
 /* Owns its strings. v ends with NULL once anything was set; zero-initialised is empty. */
 struct zt_env {
@@ -32,5 +33,19 @@ void zt_env_release(struct zt_env *e);
 int zt_env_parse(const char *path, const char *text, size_t len, struct zt_env *out,
                  struct zt_err *err) ZT_MUST_CHECK;
 int zt_env_read_file(const char *path, struct zt_env *out, struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * What DeepSpeed exports to the hosts of a hostfile: the file that DS_ENV_FILE names, which must be there;
+ * else .deepspeed_env at home, then in the current folder, which wins, where they are. `notes` gets a line
+ * "note: ..." for each that was read.
+ */
+int zt_env_read_deepspeed(struct zt_env *out, struct zt_str *notes,
+                          struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * Those variables of `from` that mean the same on another host: of NCCL, CUDA, OpenMP, UCX,
+ * Python and ours, by prefix; never those that name devices, descriptors or files of this host.
+ */
+void zt_env_add_for_remote(struct zt_env *e, const struct zt_env *from);
 
 #endif

@@ -61,4 +61,32 @@ TEST(env_refuses_bad_names_and_nul)
     CHECK_OK(zt_env_check("_a9==", 5, &err), err);
 }
 
+/* CASES L06: the mask of this machine's devices does not travel. L10: values do, byte for byte. */
+TEST(what_travels_to_other_hosts)
+{
+    static const char *const all[] = {"NCCL_IB_HCA==mlx5_1:1,mlx5_2:1",
+                                      "CUDA_VISIBLE_DEVICES=0,2",
+                                      "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+                                      "OMP_NUM_THREADS=4",
+                                      "PYTHONPATH=/a b",
+                                      "HOME=/root",
+                                      "ZT_TF32=1",
+                                      "ZT_JOB_FD=5",
+                                      "ZT_JOB_SECRET_FILE=/s",
+                                      "XNCCL_DEBUG=1",
+                                      "SSH_AUTH_SOCK=/tmp/x"};
+    struct zt_env e = {0}, from = {0};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(all); i++)
+        zt_env_set(&from, all[i], strlen(all[i]));
+    zt_env_add_for_remote(&e, &from);
+    CHECK_INT(e.n, 5);
+    CHECK_STR(zt_env_get(&e, "NCCL_IB_HCA"), "=mlx5_1:1,mlx5_2:1");
+    CHECK_STR(zt_env_get(&e, "CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
+    CHECK_STR(zt_env_get(&e, "OMP_NUM_THREADS"), "4");
+    CHECK_STR(zt_env_get(&e, "PYTHONPATH"), "/a b");
+    CHECK_STR(zt_env_get(&e, "ZT_TF32"), "1");
+    zt_env_release(&e);
+    zt_env_release(&from);
+}
+
 TEST_MAIN()

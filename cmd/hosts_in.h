@@ -1,0 +1,22 @@
+/* hosts_in.h: --hostfile and its filters, as train and plan take them. */
+#ifndef ZT_CMD_HOSTS_IN_H
+#define ZT_CMD_HOSTS_IN_H
+
+#include "cmd.h"
+
+/*
+ * Before training: a hostfile must come to this machine alone; its slots go into o->slots, their number into
+ * o->num_gpus. Other hosts are refused in words. 0, or an exit code after a message.
+ */
+int cmd_hosts_here(struct cmd_options *o);
+
+/* Before planning: the ranks of all hosts go into o->num_gpus. */
+int cmd_hosts_count(struct cmd_options *o);
+
+/*
+ * Of the GPUs that there are keep those that o->slots names, or without a hostfile --include and --exclude,
+ * for which this machine is "localhost". 0, or an exit code after a message.
+ */
+int cmd_hosts_gpus(const struct cmd_options *o, const char **gpus, int *n_gpus);
+
+#endif

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Training and planning with a hostfile: this machine alone is trained on; others are planned, and refused
+# before anything starts.
+. "$REPO/test/cli/common.bash"
+tiny
+unset DS_ENV_FILE
+export HOME=$PWD/home
+mkdir home
+cpu() { zerotrain --device=cpu "$@"; }
+printf 'localhost slots=2\n' >here
+try cpu --hostfile=here tiny.yaml --log_dir=a | grep -aE '^(2 CPU|model|note|step 3)'
+try cpu --hostfile=here --include=localhost:1 tiny.yaml --log_dir=b | grep -aE '^(1 CPU|step 3)'
+try cpu --hostfile=here --num_gpus=1 tiny.yaml --log_dir=c | grep -aE '^(1 CPU|step 3)'
+echo "127.0.0.1 slots=2" | try cpu --hostfile=- tiny.yaml --log_dir=d | grep -aE '^(2 CPU|step 3)'
+echo "$(hostname) slots=2" | try cpu --hostfile=- tiny.yaml --log_dir=e | grep -aE '^(2 CPU|step 3)'
+
+# The environment that DeepSpeed exports.
+echo 'FROM_HOME=1' >home/.deepspeed_env
+cp "$CASES/L10/env" .deepspeed_env
+try cpu --hostfile=here tiny.yaml --log_dir=f | grep -aE '^(note|step 3)'
+echo 'ZT_CPU_ISA=home' >home/.deepspeed_env
+echo 'ZT_CPU_ISA=here' >.deepspeed_env
+try cpu --hostfile=here tiny.yaml --log_dir=g | grep -ao -m1 'ZT_CPU_ISA=here: unknown' # the worker saw it
+echo 'no equals sign' >.deepspeed_env
+try cpu --hostfile=here tiny.yaml --log_dir=g
+DS_ENV_FILE=nosuch try cpu --hostfile=here tiny.yaml --log_dir=g
+rm .deepspeed_env home/.deepspeed_env
+
+# Refused; nothing is written.
+try cpu --hostfile="$REPO/hostfiles/two-nodes" tiny.yaml | sed 's/than this one (.*)/than this one (NAME)/'
+echo "192.0.2.10 slots=1" | try cpu --hostfile=- tiny.yaml | sed 's/than this one (.*)/than this one (NAME)/'
+try cpu --hostfile=nosuch tiny.yaml
+try cpu --hostfile=here --num_gpus=3 tiny.yaml
+try cpu --hostfile=here --include=localhost:2 tiny.yaml
+try cpu --hostfile=here --num_nodes=2 tiny.yaml
+try cpu --num_nodes=2 tiny.yaml
+try cpu --include=localhost:0 tiny.yaml
+try zerotrain --hostfile=here tiny.yaml
+ls -d runs 2>&1
+
+# Planned.
+try zerotrain plan --hostfile="$REPO/hostfiles/unequal" --exclude=2001:db8::11 --print_recipe tiny.yaml | grep train_batch_size
+try zerotrain plan --hostfile=nosuch tiny.yaml
+try zerotrain plan --exclude=a tiny.yaml
