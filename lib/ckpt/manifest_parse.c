@@ -1,9 +1,13 @@
 #include "ckpt/manifest_words.h"
 
+#include <float.h>
 #include <jansson.h>
 #include <math.h>
 
 #include "base/size.h"
+
+#define MAX_NUMBER                                                                                 \
+    ((int64_t)1 << 53) /* what every JSON reader keeps; sums of two do not overflow */
 
 enum { MIN_BLOCK_BYTES = 64 << 10, MAX_BLOCK_BYTES = 64 << 20, MAX_TENSORS = 1 << 20 };
 
@@ -21,8 +25,9 @@ static int get_i64(const struct parser *p, const json_t *o, const char *key, int
 {
     const json_t *v = json_object_get(o, key);
     *out = json_integer_value(v);
-    if (!json_is_integer(v) || *out < least)
-        return BAD(p, "\"%s\" is missing, or no whole number from %lld", key, (long long)least);
+    if (!json_is_integer(v) || *out < least || *out > MAX_NUMBER)
+        return BAD(p, "\"%s\" is missing, or no whole number from %lld to 2^53", key,
+                   (long long)least);
     return 0;
 }
 
@@ -93,8 +98,8 @@ static int parse_loss_scale(const struct parser *p, const json_t *root)
     if (!at->has_loss_scale)
         return json_is_null(o) ? 0 : BAD(p, "\"loss_scale\" is missing, or no object");
     at->loss_scale = json_number_value(scale);
-    if (!json_is_number(scale) || !(at->loss_scale > 0))
-        return BAD(p, "\"loss_scale\": \"scale\" is missing, or not above 0");
+    if (!json_is_number(scale) || !(at->loss_scale >= FLT_MIN && at->loss_scale <= FLT_MAX))
+        return BAD(p, "\"loss_scale\": \"scale\" is missing, or no fp32 number above 0");
     int rc = get_i64(p, o, "patience", 0, &at->scale_patience);
     return rc ? rc : get_i64(p, o, "last_overflow", -1, &at->scale_last_overflow);
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "base/size.h"
 #include "ckpt/folder.h"
 #include "optim/groups.h"
 
@@ -45,6 +46,10 @@ static int match(struct zt_load *l, const struct zt_recipe *r, const struct zt_m
         return zt_err_set(err, ZT_EINPUT,
                           "it has %d tensors, and the recipe's model %d: it is of another model",
                           c->n_tensors, m->n_params);
+    int64_t samples; /* steps of this batch: take_progress() counts from there */
+    if (!zt_mul_i64(c->at.step, r->batch.train, &samples))
+        return zt_err_set(err, ZT_EINPUT, "its step, %lld, is too large for a batch of %lld",
+                          (long long)c->at.step, (long long)r->batch.train);
     if ((strcmp(c->optimizer, "Lion") == 0) != (r->optimizer.kind == ZT_LION))
         return zt_err_set(err, ZT_EINPUT,
                           "its moments are those of %s, and the recipe's optimizer is %s; take the "

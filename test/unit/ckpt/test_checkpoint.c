@@ -370,6 +370,9 @@ TEST(checkpoint_manifest_refuses_what_is_not_consistent)
     check_changed(&k, "\"version\": 1", "\"version\": 2", "version 2; this program reads up to 1");
     check_changed(&k, "\"step\": 200", "\"step\": -1", "\"step\" is missing, or no whole number");
     check_changed(&k, "\"position\": 6400", "\"position\": 1.5", "\"position\"");
+    check_changed(&k, "\"updates\": 198", "\"updates\": 9223372036854775807",
+                  "\"updates\" is missing, or no whole number from 0 to 2^53");
+    check_changed(&k, "\"scale\": 0.333333", "\"scale\": 1e300, \"x\": 0.3", "no fp32 number");
     check_changed(&k, "\"shard\": 2", "\"shard\": 0", "\"shard\"");
     check_changed(&k, "\"block_bytes\": 4194304", "\"block_bytes\": 1", "\"block_bytes\" is 1");
     check_changed(&k, "\"block_bytes\": 4194304", "\"block_bytes\": 67108864",
@@ -379,7 +382,8 @@ TEST(checkpoint_manifest_refuses_what_is_not_consistent)
     check_changed(&k, "\"sums\": [\"", "\"sums\": [\"x", "a checksum is not 32 digits");
     check_changed(&k, "\"file\": 1", "\"file\": 2", "\"file\" is 2; at most 1");
     check_changed(&k, "\"begin\": 0", "\"begin\": 1", "do not follow on 0");
-    check_changed(&k, "\"offset\": 4096", "\"offset\": 9223372036854775807", "lie outside of rank");
+    check_changed(&k, "\"offset\": 4096", "\"offset\": 9223372036854775807", "\"offset\"");
+    check_changed(&k, "\"offset\": 4096", "\"offset\": 9007199254740992", "lie outside of rank");
     check_changed(&k, "\"shape\": [3001, 501]", "\"shape\": [3001, 502]", "its pieces end at");
     check_changed(&k, "\"shape\": [3001, 501]", "\"shape\": [4294967296, 4294967296]",
                   "is no size");
