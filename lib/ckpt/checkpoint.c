@@ -165,12 +165,12 @@ static void take(struct sink *s, const unsigned char *p, size_t n)
         s->part[s->n_part++] = *p++;
 }
 
-/* A whole block that nobody has read yet, and that needs no conversion: it goes where it is wanted. */
+/* A whole block of whole elements that nobody has read yet and that needs no conversion goes where it is wanted. */
 static bool goes_straight(const struct zt_ckpt *c, int file, size_t at, size_t n,
                           const struct sink *s)
 {
     return s->dtype == ZT_F32 && s->n_part == 0 && n == c->m.block_bytes &&
-           !c->verified[file][at / n];
+           n % sizeof *s->out == 0 && !c->verified[file][at / n];
 }
 
 static int read_piece(struct zt_ckpt *c, const struct zt_ckpt_piece *p, int64_t begin, int64_t end,
