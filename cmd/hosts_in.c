@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "launch/detect.h"
+
 static int failed(const struct zt_err *err)
 {
     cmd_error("%s", err->msg);
@@ -36,11 +38,11 @@ static int take_slots(struct cmd_options *o, const struct zt_hosts *h)
     char ours[ZT_HOST_NAME_BYTES] = "this machine";
     gethostname(ours, sizeof ours - 1);
     if (h->n > 1 || !zt_host_is_local(h->v[0].name)) {
-        cmd_error("%s: %s%s%s%s: training on hosts other than this one (%s) is not carried out yet. "
-                  "`zerotrain hosts` shows the ranks of a hostfile, `zerotrain plan` plans them",
-                  o->hostfile, h->v[0].name, h->n > 1 ? ", " : "", h->n > 1 ? h->v[1].name : "",
-                  h->n > 2 ? ", ..." : "",
-                  ours);
+        cmd_error(
+            "%s: %s%s%s%s: training on hosts other than this one (%s) is not carried out yet. "
+            "`zerotrain hosts` shows the ranks of a hostfile, `zerotrain plan` plans them",
+            o->hostfile, h->v[0].name, h->n > 1 ? ", " : "", h->n > 1 ? h->v[1].name : "",
+            h->n > 2 ? ", ..." : "", ours);
         return ZT_EXIT_UNSUPPORTED;
     }
     const struct zt_host *here = &h->v[0];
@@ -61,6 +63,27 @@ int cmd_hosts_here(struct cmd_options *o)
         code = take_slots(o, &h);
     zt_hosts_release(&h);
     return code;
+}
+
+int cmd_hosts_alone(void)
+{
+    extern char **environ;
+    struct zt_env env = {0};
+    struct zt_place p;
+    struct zt_err err = {0};
+    zt_env_add_all(&env, environ);
+    int rc = zt_detect_place(&env, &p, &err);
+    zt_env_release(&env);
+    if (rc)
+        return failed(&err);
+    if (!p.by || p.world == 1)
+        return 0;
+    cmd_error(
+        "%s=%d: this is one of %d processes, by %s. zerotrain starts its own workers, so each "
+        "would train the same; start it once, without that launcher. Joining as one of its "
+        "processes is not carried out yet",
+        p.rank_var, p.rank, p.world, p.by);
+    return ZT_EXIT_UNSUPPORTED;
 }
 
 int cmd_hosts_count(struct cmd_options *o)

@@ -10,6 +10,12 @@
  */
 int cmd_hosts_here(struct cmd_options *o);
 
+/*
+ * Before training: were we started as one of many, by srun, mpirun or torchrun? That is refused: each would
+ * start workers of its own and train the same. 0, or an exit code after a message.
+ */
+int cmd_hosts_alone(void);
+
 /* Before planning: the ranks of all hosts go into o->num_gpus. */
 int cmd_hosts_count(struct cmd_options *o);
 

@@ -294,7 +294,9 @@ static int load_recipe(struct job *j)
 static int train(struct job *j)
 {
     struct zt_err err = {0};
-    int code = cmd_hosts_here(&j->o);
+    int code = cmd_hosts_alone();
+    if (!code)
+        code = cmd_hosts_here(&j->o);
     if (!code)
         code = cmd_pick_devices(&j->o, &j->dev);
     if (!code)

@@ -1,0 +1,32 @@
+/*
+ * detect.h: was this process started as one of many, by srun, mpirun or torchrun, and as which? From its
+ * environment alone; nothing is contacted.
+ *
+ * Launchers nest: srun starts mpirun's daemons or torchrun's agents, one on each node, and they start the
+ * processes. So what the inner one says counts where Slurm's step has one task on each node; else both must
+ * say the same, or it is an error that names both.
+ *
+ * Sources: "OUTPUT ENVIRONMENT VARIABLES" in srun(1), "Environment variables" in Open MPI's FAQ, MPICH's
+ * Hydra (PMI_*, MPI_LOCALRANKID), and torchrun's documentation.
+ */
+#ifndef ZT_LAUNCH_DETECT_H
+#define ZT_LAUNCH_DETECT_H
+
+#include "launch/env.h"
+
+struct zt_place {
+    const char
+        *by; /* "srun", "mpirun (Open MPI)", ...; NULL: we were started alone, the rest is 0 */
+    const char *rank_var; /* where the rank stands: "SLURM_PROCID" */
+    int rank, world;
+    int local_rank, local_world; /* -1: not told (PMI of some versions) */
+};
+
+/*
+ * A launcher counts as soon as one of its variables for rank or size is set; then both must be, in range.
+ * Slurm counts inside a step (srun) only: a batch script has a rank too, but is alone.
+ */
+int zt_detect_place(const struct zt_env *env, struct zt_place *out,
+                    struct zt_err *err) ZT_MUST_CHECK;
+
+#endif
