@@ -1,0 +1,213 @@
+/* The folder of checkpoints: names, order, lock, commit, and what is removed. */
+#include "harness.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "ckpt/folder.h"
+
+static char dir[64];
+static struct zt_err err;
+
+static void make_dir(void)
+{
+    snprintf(dir, sizeof dir, "build/test-folder-XXXXXX");
+    CHECK((mkdir("build", 0777) == 0 || access("build", W_OK) == 0) && mkdtemp(dir));
+}
+
+static void remove_dir(void)
+{
+    char cmd[128];
+    snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+    CHECK_INT(system(cmd), 0);
+}
+
+static bool is_there(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+static void put(const char *name, const void *bytes, size_t n)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    CHECK_OK(zt_write_file_atomic(path, bytes, n, &err), err);
+}
+
+static void make_step(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    CHECK(mkdir(path, 0777) == 0);
+    snprintf(path, sizeof path, "%s/manifest.json", name);
+    put(path, "x", 1);
+}
+
+/* By number: not by text, in which 1000000 comes before 999999, and not by time. */
+TEST(folder_steps_are_ordered_by_number)
+{
+    int64_t *steps;
+    int n;
+    make_dir();
+    make_step("step-1000000");
+    make_step("step-000020");
+    make_step("step-999999");
+    make_step("step-000003");
+    make_step("tmp-step-000007");
+    make_step("step-x");
+    make_step("before-1");
+    CHECK_OK(zt_ckpt_steps(dir, &steps, &n, &err), err);
+    CHECK_INT(n, 4);
+    CHECK(steps[0] == 3 && steps[1] == 20 && steps[2] == 999999 && steps[3] == 1000000);
+    free(steps);
+    CHECK_OK(zt_ckpt_steps("build/no-such-folder", &steps, &n, &err), err);
+    CHECK_INT(n, 0);
+    free(steps);
+    remove_dir();
+}
+
+TEST(folder_lock_is_for_one)
+{
+    int fd, other;
+    make_dir();
+    CHECK_OK(zt_ckpt_lock(dir, 0, &fd, &err), err);
+    CHECK_INT(zt_ckpt_lock(dir, 0.1, &other, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "another run keeps its checkpoints there: process "));
+    close(fd);
+    CHECK_OK(zt_ckpt_lock(dir, 0, &fd, &err), err);
+    close(fd);
+    remove_dir();
+}
+
+TEST(folder_clean_removes_what_is_unfinished)
+{
+    make_dir();
+    make_step("step-000001");
+    make_step("tmp-step-000002");
+    make_step("tmp-old-000000");
+    put("latest", "step-000001\n", 12);
+    put("latest.tmp.4711", "st", 2);
+    CHECK_OK(zt_ckpt_clean(dir, &err), err);
+    CHECK(is_there("step-000001/manifest.json") && is_there("latest"));
+    CHECK(!is_there("tmp-step-000002") && !is_there("tmp-old-000000"));
+    CHECK(!is_there("latest.tmp.4711"));
+    remove_dir();
+}
+
+TEST(folder_retains_the_newest_and_the_multiples)
+{
+    make_dir();
+    for (int i = 1; i <= 12; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "step-%06d", i);
+        make_step(name);
+    }
+    CHECK_OK(zt_ckpt_retain(dir, 0, 5, &err), err);
+    CHECK(is_there("step-000001"));
+    CHECK_OK(zt_ckpt_retain(dir, 2, 5, &err), err);
+    for (int i = 1; i <= 12; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "step-%06d", i);
+        CHECK_INT(is_there(name), i % 5 == 0 || i > 10);
+    }
+    remove_dir();
+}
+
+TEST(folder_sets_later_ones_aside)
+{
+    struct zt_str where = {0};
+    int moved;
+    make_dir();
+    make_step("step-000001");
+    make_step("step-000002");
+    make_step("step-000003");
+    CHECK_OK(zt_ckpt_set_aside(dir, 1, &moved, &where, &err), err);
+    CHECK_INT(moved, 2);
+    CHECK(strstr(where.buf, "/before-1"));
+    CHECK(is_there("step-000001") && !is_there("step-000002"));
+    CHECK(is_there("before-1/step-000003/manifest.json"));
+    CHECK_OK(zt_ckpt_set_aside(dir, 1, &moved, &where, &err), err);
+    CHECK(moved == 0 && !is_there("before-2"));
+    CHECK_OK(zt_ckpt_set_aside(dir, -1, &moved, &where, &err), err);
+    CHECK(moved == 1 && is_there("before-2/step-000001"));
+    zt_str_release(&where);
+    remove_dir();
+}
+
+/* A checkpoint of one file of `n` bytes, not committed yet. */
+static void begin(struct zt_manifest *m, int64_t step, const char *bytes, size_t n)
+{
+    struct zt_str path = {0};
+    memset(m, 0, sizeof *m);
+    m->program = m->recipe = m->optimizer = "x";
+    m->mesh = (struct zt_mesh){{1, 1, 1, 1, 1}};
+    m->at = (struct zt_ckpt_progress){.step = step, .samples = 1, .seq_len = 1};
+    m->block_bytes = ZT_CKPT_BLOCK_BYTES;
+    m->n_files = m->n_tensors = 1;
+    m->files = zt_arena_alloc(&m->arena, 1, sizeof *m->files);
+    m->tensors = zt_arena_alloc(&m->arena, 1, sizeof *m->tensors);
+    m->files[0] = (struct zt_ckpt_file){
+        .name = "f", .bytes = n, .n_sums = 1, .sums = zt_arena_alloc(&m->arena, 1, 16)};
+    m->tensors[0] = (struct zt_ckpt_tensor){
+        .name = "t", .n_dims = 1, .dims = {(int64_t)n / 4}, .n_elems = (int64_t)n / 4};
+    struct zt_ckpt_part *part = &m->tensors[0].parts[ZT_CKPT_PARAM];
+    part->n = 1;
+    part->pieces = zt_arena_alloc(&m->arena, 1, sizeof *part->pieces);
+    part->pieces[0] = (struct zt_ckpt_piece){0, 0, (int64_t)n / 4, 0};
+    zt_ckpt_temp_path(dir, step, &path);
+    CHECK(mkdir(path.buf, 0777) == 0);
+    zt_str_puts(&path, "/f");
+    CHECK_OK(zt_write_file_atomic(path.buf, bytes, n, &err), err);
+    struct zt_ckpt_sum sum = zt_ckpt_sum_of(bytes, n);
+    CHECK_OK(zt_ckpt_write_sums(path.buf, &sum, 1, &err), err);
+    zt_str_release(&path);
+}
+
+TEST(folder_commit_makes_it_visible)
+{
+    static const char bytes[8] = "12345678";
+    struct zt_manifest m;
+    struct zt_ckpt c;
+    struct zt_str path = {0}, latest = {0};
+    make_dir();
+    begin(&m, 12, bytes, sizeof bytes);
+    CHECK(!is_there("step-000012"));
+    CHECK_OK(zt_ckpt_commit(dir, &m, &err), err);
+    CHECK(!is_there("tmp-step-000012") && !is_there("step-000012/f.sums"));
+    zt_ckpt_step_path(dir, 12, &path);
+    CHECK_OK(zt_ckpt_open(path.buf, &c, &err), err);
+    CHECK_OK(zt_ckpt_verify(&c, &err), err);
+    zt_ckpt_close(&c);
+    zt_str_reset(&path);
+    zt_str_printf(&path, "%s/latest", dir);
+    CHECK_OK(zt_read_file(path.buf, 100, &latest, &err), err);
+    CHECK_STR(latest.buf, "step-000012\n");
+    zt_str_release(&latest);
+    zt_str_release(&path);
+    zt_manifest_release(&m);
+    remove_dir();
+}
+
+/* A file that is not as its rank said: nothing becomes visible. */
+TEST(folder_commit_wants_every_part)
+{
+    static const char bytes[8] = "12345678";
+    struct zt_manifest m;
+    make_dir();
+    begin(&m, 12, bytes, sizeof bytes);
+    put("tmp-step-000012/f", bytes, 4);
+    CHECK_INT(zt_ckpt_commit(dir, &m, &err), ZT_EIO);
+    CHECK(strstr(err.msg, "tmp-step-000012/f: has 4 bytes, not the 8"));
+    put("tmp-step-000012/f", bytes, 8);
+    put("tmp-step-000012/f.sums", bytes, 8);
+    CHECK_INT(zt_ckpt_commit(dir, &m, &err), ZT_EIO);
+    CHECK(strstr(err.msg, "f.sums: not the checksums of 1 blocks"));
+    CHECK(!is_there("step-000012") && !is_there("latest"));
+    zt_manifest_release(&m);
+    remove_dir();
+}
+
+TEST_MAIN()
