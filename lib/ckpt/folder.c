@@ -37,11 +37,15 @@ int zt_fsync_dir(const char *path, struct zt_err *err)
     return rc;
 }
 
+/* Exactly as zt_ckpt_step_path() writes it: another spelling would be another folder's number. */
 static bool parse_step(const char *name, int64_t *step)
 {
+    char ours[32];
     const size_t n = sizeof STEP - 1;
-    return strncmp(name, STEP, n) == 0 && name[n] >= '0' && name[n] <= '9' &&
-           zt_parse_i64(name + n, step);
+    if (strncmp(name, STEP, n) != 0 || !zt_parse_i64(name + n, step) || *step < 0)
+        return false;
+    snprintf(ours, sizeof ours, STEP "%06lld", (long long)*step);
+    return strcmp(name, ours) == 0;
 }
 
 static int by_number(const void *a, const void *b)
@@ -152,6 +156,18 @@ int zt_ckpt_remove(const char *path, struct zt_err *err)
     return rc;
 }
 
+/* tmp-step-N, tmp-old-N, tmp-probe-N; what else is called tmp-... is not ours. */
+static bool is_temp(const char *name)
+{
+    static const char *const kinds[] = {TEMP STEP, TEMP "old-", TEMP "probe-"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(kinds); i++) {
+        const size_t n = strlen(kinds[i]);
+        if (strncmp(name, kinds[i], n) == 0)
+            return name[n] && name[n + strspn(name + n, "0123456789")] == '\0';
+    }
+    return false;
+}
+
 int zt_ckpt_clean(const char *dir, struct zt_err *err)
 {
     DIR *d = opendir(dir);
@@ -161,7 +177,7 @@ int zt_ckpt_clean(const char *dir, struct zt_err *err)
     for (const struct dirent *e; (e = readdir(d)) && !rc;) {
         struct zt_str path = {0};
         zt_str_printf(&path, "%s/%s", dir, e->d_name);
-        if (strncmp(e->d_name, TEMP, sizeof TEMP - 1) == 0)
+        if (is_temp(e->d_name))
             rc = zt_ckpt_remove(path.buf, err);
         else if (strncmp(e->d_name, LATEST_TEMP, sizeof LATEST_TEMP - 1) == 0)
             unlink(path.buf);

@@ -2,7 +2,8 @@
  * folder.h: the folder that a run keeps its checkpoints in, and the only ways to change it.
  *
  *     DIR/step-000200/       a checkpoint: complete, since it got that name by one rename
- *     DIR/tmp-.../           what is being written or removed; whoever holds the lock may remove it
+ *     DIR/tmp-step-N/        what is being written (tmp-old-N: removed; tmp-probe-N: a sign of rank N);
+ *                            whoever holds the lock may remove it
  *     DIR/before-1/          what another run left, moved out of the way
  *     DIR/latest             a line with the newest one's name, for people and other programs
  *     DIR/lock               flock(2), by rank 0 of the run that writes here

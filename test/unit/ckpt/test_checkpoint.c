@@ -7,7 +7,6 @@
 #include "base/io.h"
 #include "base/rng.h"
 #include "ckpt/checkpoint.h"
-#include "ckpt/folder.h"
 #include "ckpt/safetensors.h"
 
 /*
@@ -433,29 +432,6 @@ TEST(checkpoint_manifest_refuses_what_is_not_consistent)
     check_changed(&k, "\"name\": \"b\"", "\"name\": \"h.0.a\"", "stands there twice");
     check_changed(&k, "\"stage\": 2", "\"stage\": 2, \"stage\": 2", "duplicate object key");
     unmake(&k);
-}
-
-/* Whoever is refused has nothing to close: the number may be another file's by then. */
-TEST(checkpoint_lock_is_held_once)
-{
-    char dir[] = "build/test-lock-XXXXXX";
-    struct zt_err err;
-    struct zt_str path = {0};
-    int first, second = 12345;
-    CHECK((mkdir("build", 0777) == 0 || access("build", W_OK) == 0) && mkdtemp(dir));
-    CHECK_OK(zt_ckpt_lock(dir, 0, &first, &err), err);
-    CHECK_INT(zt_ckpt_lock(dir, 0, &second, &err), ZT_EINPUT);
-    CHECK_INT(second, -1);
-    CHECK(strstr(err.msg, "another run keeps its checkpoints there: process "));
-    close(first);
-    CHECK_OK(zt_ckpt_lock(dir, 0, &second, &err), err);
-    close(second);
-    zt_str_printf(&path, "%s/lock", dir);
-    second = 12345;
-    CHECK_INT(zt_ckpt_lock(path.buf, 0, &second, &err), ZT_EIO);
-    CHECK_INT(second, -1);
-    zt_str_release(&path);
-    CHECK_OK(zt_ckpt_remove(dir, &err), err);
 }
 
 TEST_MAIN()

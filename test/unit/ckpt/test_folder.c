@@ -58,6 +58,8 @@ TEST(folder_steps_are_ordered_by_number)
     make_step("step-000003");
     make_step("tmp-step-000007");
     make_step("step-x");
+    make_step("step-5"); /* not as we write it: step-000005 is another name */
+    make_step("step-00000000000000000000007");
     make_step("before-1");
     CHECK_OK(zt_ckpt_steps(dir, &steps, &n, &err), err);
     CHECK_INT(n, 4);
@@ -69,13 +71,20 @@ TEST(folder_steps_are_ordered_by_number)
     remove_dir();
 }
 
+/* Whoever is refused has nothing to close: the number may be another file's by then. */
 TEST(folder_lock_is_for_one)
 {
-    int fd, other;
+    int fd, other = 12345;
+    char path[128];
     make_dir();
     CHECK_OK(zt_ckpt_lock(dir, 0, &fd, &err), err);
     CHECK_INT(zt_ckpt_lock(dir, 0.1, &other, &err), ZT_EINPUT);
     CHECK(strstr(err.msg, "another run keeps its checkpoints there: process "));
+    CHECK_INT(other, -1);
+    other = 12345;
+    snprintf(path, sizeof path, "%s/lock", dir);
+    CHECK_INT(zt_ckpt_lock(path, 0, &other, &err), ZT_EIO);
+    CHECK_INT(other, -1);
     close(fd);
     CHECK_OK(zt_ckpt_lock(dir, 0, &fd, &err), err);
     close(fd);
@@ -88,12 +97,16 @@ TEST(folder_clean_removes_what_is_unfinished)
     make_step("step-000001");
     make_step("tmp-step-000002");
     make_step("tmp-old-000000");
+    make_step("tmp-probe-3");
+    make_step("tmp-results"); /* somebody else's */
+    make_step("tmp-step-000002-mine");
     put("latest", "step-000001\n", 12);
     put("latest.tmp.4711", "st", 2);
     CHECK_OK(zt_ckpt_clean(dir, &err), err);
     CHECK(is_there("step-000001/manifest.json") && is_there("latest"));
     CHECK(!is_there("tmp-step-000002") && !is_there("tmp-old-000000"));
-    CHECK(!is_there("latest.tmp.4711"));
+    CHECK(!is_there("latest.tmp.4711") && !is_there("tmp-probe-3"));
+    CHECK(is_there("tmp-results/manifest.json") && is_there("tmp-step-000002-mine/manifest.json"));
     remove_dir();
 }
 
