@@ -1,0 +1,62 @@
+/*
+ * known_hosts.h: is a host's key the one that we know? OpenSSH's known_hosts files, over their text: hashed
+ * names, [name]:port, wildcards, negated patterns, @revoked, @cert-authority, several types of key. Pure
+ * functions; libssh2's own check ignores @revoked and wildcards and gives up at one bad line.
+ *
+ * Form and rules: "SSH_KNOWN_HOSTS FILE FORMAT" in sshd(8). A line that cannot be read is passed over.
+ */
+#ifndef ZT_LAUNCH_KNOWN_HOSTS_H
+#define ZT_LAUNCH_KNOWN_HOSTS_H
+
+#include "base/err.h"
+#include "base/str.h"
+
+/* A key as it stands in the protocol (RFC 4253, 6.6): a string with its type, then the rest. */
+struct zt_host_key {
+    const uint8_t *blob;
+    size_t len;
+};
+
+struct zt_known_hosts {
+    const char *path; /* for messages */
+    const char *text;
+    size_t len;
+};
+
+enum zt_trust_kind {
+    ZT_TRUST_UNKNOWN, /* no key of this type is known for the host */
+    ZT_TRUST_KNOWN,
+    ZT_TRUST_CHANGED, /* a key of this type is known, and it is another one */
+    ZT_TRUST_REVOKED, /* this key is marked @revoked: never to be accepted, whatever else stands there */
+};
+
+struct zt_trust {
+    enum zt_trust_kind kind;
+    const char *path; /* the line that says so; NULL for unknown */
+    int line;
+    bool
+        other_types; /* unknown, but keys of other types are known: ask the host for one of those */
+    bool
+        has_authority; /* an @cert-authority line is for this host: its certificates may be accepted */
+};
+
+/*
+ * Look for `name` (as given to ssh, or its HostKeyAlias) at `port` in all files. As in OpenSSH, a host at
+ * another port than 22 is also known by its key under the bare name. ZT_EPROTO: the key is malformed.
+ */
+int zt_known_hosts_check(const struct zt_known_hosts *files, int n_files, const char *name,
+                         int port, struct zt_host_key key, struct zt_trust *out,
+                         struct zt_err *err) ZT_MUST_CHECK;
+
+/* "ssh-ed25519 SHA256:...", as ssh-keygen -l shows it. ZT_EPROTO: the key is malformed. */
+int zt_host_key_describe(struct zt_host_key key, struct zt_str *out,
+                         struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * 0 for a known key. Else ZT_EINPUT, with the fingerprint, what the known_hosts files say, and the command
+ * that would accept the key where its owner confirms it.
+ */
+int zt_trust_require(const struct zt_trust *t, const char *name, int port, struct zt_host_key key,
+                     struct zt_err *err) ZT_MUST_CHECK;
+
+#endif

@@ -1,0 +1,189 @@
+#include "launch/ssh_config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/str.h"
+
+extern char **environ;
+
+struct parser {
+    struct zt_ssh_config *c;
+    const char *home;
+};
+
+static const char *keep_path(struct parser *p, const char *path)
+{
+    return p->home && strncmp(path, "~/", 2) == 0
+               ? zt_arena_printf(&p->c->arena, "%s%s", p->home, path + 1)
+               : zt_arena_strdup(&p->c->arena, path);
+}
+
+static void add_file(struct parser *p, struct zt_ssh_files *files, const char *path)
+{
+    if (strcmp(path, "none") && files->n < ZT_SSH_MAX_FILES)
+        files->v[files->n++] = keep_path(p, path);
+}
+
+/* ssh separates them by blanks and quotes nothing. */
+static void add_files(struct parser *p, struct zt_ssh_files *files, char *list)
+{
+    for (char *rest, *path = strtok_r(list, " ", &rest); path; path = strtok_r(NULL, " ", &rest))
+        add_file(p, files, path);
+}
+
+static int take(struct parser *p, const char *key, char *value, struct zt_err *err)
+{
+    struct zt_ssh_config *c = p->c;
+    const struct {
+        const char *key;
+        const char **text;
+        struct zt_ssh_files *file, *files;
+    } rows[] = {
+        {"hostname", &c->hostname, NULL, NULL},
+        {"user", &c->user, NULL, NULL},
+        {"hostkeyalias", &c->host_key_alias, NULL, NULL},
+        {"proxyjump", &c->proxy_jump, NULL, NULL},
+        {"proxycommand", &c->proxy_command, NULL, NULL},
+        {"identityagent", &c->identity_agent, NULL, NULL},
+        {"identityfile", NULL, &c->identity_files, NULL},
+        {"certificatefile", NULL, &c->certificate_files, NULL},
+        {"userknownhostsfile", NULL, NULL, &c->user_known_hosts},
+        {"globalknownhostsfile", NULL, NULL, &c->global_known_hosts},
+    };
+    enum { MAX_PORT = 65535 };
+    int64_t port;
+    if (strcmp(key, "port") == 0) {
+        if (!zt_parse_i64(value, &port) || port < 1 || port > MAX_PORT)
+            return zt_err_set(err, ZT_EPROTO, "ssh -G: port \"%.40s\"", value);
+        c->port = (int)port;
+    }
+    if (strcmp(key, "identitiesonly") == 0)
+        c->identities_only = strcmp(value, "yes") == 0;
+    if (strcmp(key, "identityagent") == 0 && strcmp(value, "none") == 0)
+        c->no_agent = true;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++) {
+        if (strcmp(key, rows[i].key))
+            continue;
+        if (rows[i].file)
+            add_file(p, rows[i].file, value);
+        else if (rows[i].files)
+            add_files(p, rows[i].files, value);
+        else if (strcmp(value, "none"))
+            *rows[i].text = keep_path(p, value);
+    }
+    return 0;
+}
+
+int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct zt_ssh_config *out,
+                        struct zt_err *err)
+{
+    struct parser ps = {out, home};
+    int rc = 0;
+    memset(out, 0, sizeof *out);
+    for (const char *p = text, *end = text + len; p < end && !rc;) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        size_t n = (size_t)((nl ? nl : end) - p);
+        char *line = zt_xcalloc(n + 1, 1);
+        memcpy(line, p, n);
+        char *blank = strchr(line, ' ');
+        if (blank) {
+            *blank = '\0';
+            rc = take(&ps, line, blank + 1, err);
+        }
+        free(line);
+        p = nl ? nl + 1 : end;
+    }
+    if (!rc && (!out->hostname || !out->user || !out->port))
+        rc = zt_err_set(err, ZT_EPROTO, "ssh -G did not tell hostname, user and port");
+    if (rc)
+        zt_ssh_config_release(out);
+    return rc;
+}
+
+void zt_ssh_config_release(struct zt_ssh_config *c)
+{
+    zt_arena_release(&c->arena);
+    memset(c, 0, sizeof *c);
+}
+
+const char *zt_ssh_needs_client(struct zt_ssh_config *c)
+{
+    if (c->proxy_jump)
+        return zt_arena_printf(&c->arena, "it is reached through ProxyJump %s", c->proxy_jump);
+    if (c->proxy_command)
+        return "it is reached through a ProxyCommand";
+    if (c->certificate_files.n)
+        return zt_arena_printf(&c->arena, "it wants the certificate %s", c->certificate_files.v[0]);
+    return NULL;
+}
+
+/* ---- ssh -G ---- */
+
+static int read_all(int fd, struct zt_str *out)
+{
+    enum { MAX_BYTES = 1 << 20 };
+    char chunk[4096];
+    ssize_t n;
+    while ((n = read(fd, chunk, sizeof chunk)) > 0 || (n < 0 && errno == EINTR))
+        if (n > 0 && out->len < MAX_BYTES)
+            zt_str_add(out, chunk, (size_t)n);
+    return n < 0 ? -1 : 0;
+}
+
+/* Both streams of the program go into *out; its wait status, or negative. */
+static int run(const char *const *argv, struct zt_str *out, struct zt_err *err)
+{
+    posix_spawn_file_actions_t files;
+    int fds[2], status = 0;
+    pid_t pid;
+    if (pipe2(fds, O_CLOEXEC))
+        return zt_err_errno(err, ZT_ESYS, "pipe");
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&files, fds[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, fds[1], STDERR_FILENO);
+    errno = posix_spawnp(&pid, argv[0], &files, NULL, (char *const *)argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    close(fds[1]);
+    int rc = errno ? zt_err_errno(err, ZT_ESYS, "%s", argv[0]) : 0;
+    if (!rc && read_all(fds[0], out))
+        rc = zt_err_errno(err, ZT_EIO, "reading from %s", argv[0]);
+    close(fds[0]);
+    while (!rc && waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            rc = zt_err_errno(err, ZT_ESYS, "waiting for %s", argv[0]);
+    return rc ? rc : status;
+}
+
+int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_ssh_config *out,
+                       struct zt_err *err)
+{
+    const char *argv[10] = {"ssh", "-G", "-T"}; /* -T: no word about terminals */
+    char number[16];
+    int n = 3;
+    struct zt_str text = {0};
+    memset(out, 0, sizeof *out);
+    snprintf(number, sizeof number, "%d", port);
+    if (user) {
+        argv[n++] = "-l";
+        argv[n++] = user;
+    }
+    if (port) {
+        argv[n++] = "-p";
+        argv[n++] = number;
+    }
+    argv[n++] = "--";
+    argv[n] = host;
+    int rc = run(argv, &text, err);
+    if (rc > 0)
+        rc = zt_err_set(err, ZT_EINPUT, "ssh -G %s failed: %.*s", host,
+                        (int)strcspn(zt_str_get(&text), "\r\n"), zt_str_get(&text));
+    if (rc == 0)
+        rc = zt_ssh_config_parse(zt_str_get(&text), text.len, getenv("HOME"), out, err);
+    zt_str_release(&text);
+    return rc;
+}
