@@ -24,7 +24,7 @@ _zerotrain() {
     --profile) words="fast slow cpu" ;;
     --dtype) words="fp32 bf16 fp16" ;;
     --format) words="text markdown csv" ;;
-    --log_dir | --enable_each_rank_log)
+    --log_dir | --enable_each_rank_log | --resume)
         mapfile -t COMPREPLY < <(compgen -d -- "$cur")
         compopt -o filenames
         return

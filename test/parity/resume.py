@@ -259,6 +259,18 @@ def folders():
             assert f.steps() == [5, 10, 12, 13], f.steps()
             assert (f.ck / "latest").read_text() == "step-000013\n"
 
+    def by_time():
+        """Rank 0's clock decides, all ranks save the same steps, and any of them goes on to the same bits."""
+        with Folder() as f:
+            r = text_recipe(**{"train.steps": 60, "zero_optimization.stage": 3})
+            _, _, whole = f.start(3, saving(r, f, every_minutes=0.0005))
+            saved = f.steps()
+            assert len(saved) > 2 and saved[-1] == 60, saved
+            for step in saved[1:]:
+                shutil.rmtree(f.ck / f"step-{step:06}")
+            text, _, again = f.start(3, saving(r, f), "--resume=auto")
+            assert f"after step {saved[0]};" in text and again["digest"] == whole["digest"], text
+
     def nothing_yet():
         with Folder() as f:
             text, steps, _ = f.start(2, saving(text_recipe(), f), "--resume=auto")
@@ -285,6 +297,7 @@ def folders():
 
     test("resume refuses what is not meant", refused)
     test("resume keeps what keep and keep_every say", retained)
+    test("resume from what was saved by time", by_time)
     test("resume from a folder with nothing in it", nothing_yet)
     test("resume goes on with the record", one_record)
 
