@@ -43,6 +43,9 @@ static int no_gpu(const struct cmd_options *o, const char *why, int code)
     char asked[300];
     if (o->hostfile)
         snprintf(asked, sizeof asked, "--hostfile=%s", o->hostfile);
+    else if (o->hosts.include || o->hosts.exclude)
+        snprintf(asked, sizeof asked, "--%s=%s", o->hosts.include ? "include" : "exclude",
+                 o->hosts.include ? o->hosts.include : o->hosts.exclude);
     else if (o->num_gpus)
         snprintf(asked, sizeof asked, "--num_gpus=%d", n);
     else
@@ -146,7 +149,7 @@ int cmd_pick_devices(const struct cmd_options *o, struct cmd_devices *dev)
     }
     if (dev->n_gpus > 0)
         return gpu_devices(o, dev);
-    if (strcmp(o->device, "auto") || o->num_gpus)
+    if (strcmp(o->device, "auto") || o->num_gpus || o->hosts.include || o->hosts.exclude)
         return no_gpu(o, why, err.code == ZT_EUNSUPPORTED ? ZT_EXIT_UNSUPPORTED : ZT_EXIT_INPUT);
     fprintf(stderr, "Training with 1 CPU worker: %s. (--device=cpu --num_gpus=N starts N.)\n", why);
     return cpu_devices(o, dev);

@@ -36,6 +36,7 @@ try cpu --hostfile=here --num_nodes=2 tiny.yaml
 try cpu --num_nodes=2 tiny.yaml
 try cpu --include=localhost:0 tiny.yaml
 try zerotrain --hostfile=here tiny.yaml
+try zerotrain --exclude=localhost:0 tiny.yaml
 ls -d runs 2>&1
 
 # Planned.
