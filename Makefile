@@ -173,6 +173,7 @@ bench: all benches
 	test/bench/bench_offload.py $B/zerotrain
 	test/bench/bench_ckpt.py --dir $B $B/zerotrain
 	@scripts/bench-venv.sh || echo "models are measured without PyTorch"
+	test/bench/bench_net.sh $B/bench/bench_tcp
 	test/bench/bench_models.py $(BENCH_ARGS) $B/zerotrain
 
 # 10,000 steps without growth of memory, handles or threads: minutes, so not part of `make test`.

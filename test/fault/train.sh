@@ -13,6 +13,8 @@ train() {
 }
 trains() { grep -q '"step"' "$tmp/run$((case_no - 1))/metrics.jsonl" 2>/dev/null || ended; }
 rank() { pgrep -P "$(agent)" -x "zerotrain-r$1"; }
+# Of nodes made of this host: any agent's.
+node_rank() { pgrep -x "zerotrain-r$1" -P "$(agent | paste -sd,)"; }
 
 for sig in KILL SEGV; do
     train
@@ -40,5 +42,12 @@ train
 hit STOP "$(rank 2)"
 hit 9 "$(rank 0)"
 verdict "a rank dies while another is frozen" 137 "rank 0 on $(uname -n) failed first: signal 9"
+
+# A rank dies on a node; those on the other one wait for it over TCP.
+for lost in 1 2; do
+    ZT_TEST_LOCAL_NODES=2,1 train
+    hit 9 "$(node_rank $lost)"
+    verdict "SIGKILL to rank $lost of two nodes" 137 "rank $lost on $(uname -n) failed first: signal 9"
+done
 
 exit $failed

@@ -1,0 +1,27 @@
+"""bench_net.sh: the calls of bench_tcp.c by torch.distributed's Gloo; RANK, WORLD_SIZE, MASTER_* as usual."""
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.set_num_threads(1)
+for size in (100 * 1000 * 1000, 4096):
+    buf = torch.zeros(size // 4)
+    part = size // 4 // world
+    out = torch.zeros(part * world)
+    for what in ("all_reduce", "all_gather"):
+        times = []
+        for _ in range(12 if size > 1 << 20 else 300):
+            dist.barrier()
+            begun = time.perf_counter()
+            if what == "all_reduce":
+                dist.all_reduce(buf)
+            else:
+                dist.all_gather_into_tensor(out, buf[:part])
+            times.append((time.perf_counter() - begun) * 1e6)
+        times.sort()
+        if rank == 0:
+            print(what, size, f"{times[0]:.1f} {times[len(times) // 2]:.1f}", flush=True)
+dist.destroy_process_group()

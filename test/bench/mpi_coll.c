@@ -1,0 +1,40 @@
+/* bench_net.sh: the calls of bench_tcp.c by MPI. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+int main(int argc, char **argv)
+{
+    static double us[300];
+    static const int sizes[] = {100 * 1000 * 1000, 4096};
+    float *buf = calloc(1, (size_t)sizes[0]);
+    int rank, n;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    for (int k = 0; k < 4 && buf; k++) {
+        int count = sizes[k / 2] / 4, rounds = k < 2 ? 12 : 300;
+        for (int i = 0; i < rounds; i++) {
+            MPI_Barrier(MPI_COMM_WORLD);
+            double begun = MPI_Wtime();
+            if (k % 2)
+                MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, buf, count / n, MPI_FLOAT,
+                              MPI_COMM_WORLD);
+            else
+                MPI_Allreduce(MPI_IN_PLACE, buf, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+            us[i] = (MPI_Wtime() - begun) * 1e6;
+        }
+        qsort(us, (size_t)rounds, sizeof *us, by_value);
+        if (rank == 0)
+            printf("%s %d %.1f %.1f\n", k % 2 ? "all_gather" : "all_reduce", sizes[k / 2], us[0],
+                   us[rounds / 2]);
+    }
+    MPI_Finalize();
+    return 0;
+}
