@@ -23,7 +23,7 @@
  * alter the training.
  *
  * Failure. Between nodes there is a connection that is always watched: a rank that aborts tells all nodes
- * at once, a process that dies is seen at once, a link that is cut within about 6 s (TCP_USER_TIMEOUT); every call of
+ * at once, a process that dies is seen at once, a link that is cut within about 6 s (TCP_USER_TIMEOUT; while joining, its limit); every call of
  * every rank then fails with ZT_EPEER. Calls that do not match fail as coll.h says. A peer that is late is
  * waited for without limit, even when it is stopped: that is the launcher's affair.
  *
@@ -53,7 +53,7 @@ struct zt_tcp_job {
     const int *node_of; /* (world) node of each rank: 0, ..., n_nodes - 1, not falling */
     const struct zt_tcp_address *addresses; /* (world) */
     const uint8_t *secret;                  /* (ZT_TCP_SECRET_BYTES); not kept */
-    double join_s;                          /* how long joining may take; 0: 60 s */
+    double join_s;                          /* how long joining may take; 0: 20 s */
 };
 
 /*

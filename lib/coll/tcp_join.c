@@ -19,7 +19,7 @@ enum {
     CROWDED_MS = 250, /* and when others wait for his place */
     REDIAL_MS = 100,
     POLL_MS = 50,
-    JOIN_S = 60,
+    JOIN_S = 20,
 };
 
 enum stage { CONNECTING, HELLO, NONCE, PROOF, ANSWER };
