@@ -63,7 +63,7 @@ mpi() {
     chmod +x "$tmp/agent"
     timeout 120 mpirun --allow-run-as-root --oversubscribe -n "$1" --host "${hosts#,}" --mca plm_rsh_agent "$tmp/agent" \
         --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include 10.213.77.0/24 --mca pml ob1 --mca btl tcp,self \
-        --mca btl_tcp_if_include 10.213.77.0/24 --mca mpi_yield_when_idle 0 "$tmp/mpi_coll"
+        --mca btl_tcp_if_include 10.213.77.0/24 "$tmp/mpi_coll"
 }
 
 candidates=(ours)
