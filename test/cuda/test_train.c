@@ -132,10 +132,16 @@ static int train(struct rank *r)
 static void run_rank(const struct job *job, int rank, struct result *out)
 {
     struct rank r = {.job = job, .rank = rank, .out = out};
-    struct zt_source source = {job->model, NULL, 5};
+    struct zt_source source = {.model = job->model, .seed = 5};
     const struct zt_plan_config *cfg = &job->cfg;
     int rc = open_rank(&r);
-    struct zt_feed feed = {r.data, rank, N_RANKS, cfg->accum, cfg->micro_batch, cfg->seq_len, -1};
+    struct zt_feed feed = {.data = r.data,
+                           .rank = rank,
+                           .world = N_RANKS,
+                           .accum = cfg->accum,
+                           .micro = cfg->micro_batch,
+                           .seq_len = cfg->seq_len,
+                           .end = -1};
     if (!rc) {
         r.engine.feed_train = &feed;
         r.engine.source = &source;
