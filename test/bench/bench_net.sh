@@ -18,7 +18,10 @@ fi
 ip netns del "$prefix-test"
 
 clean_up() {
-    local i
+    local i pid
+    for i in 1 2 3 4; do
+        for pid in $(ip netns pids "$prefix-$i" 2>/dev/null); do kill -9 "$pid"; done
+    done
     for ((i = 1; i <= 4; i++)); do ip netns del "$prefix-$i" 2>/dev/null; done
     ip link del "$prefix" 2>/dev/null
     rm -rf "$tmp"
