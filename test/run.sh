@@ -92,7 +92,9 @@ suite_cli() { build all && run cli test/cli/run.sh build/zerotrain; }
 suite_fault() {
     local t
     build all tests || return
-    for t in test/fault/{launch,train,nvme}.sh; do run "$t" "$t" build/zerotrain; done
+    for t in test/fault/*.sh test/fault/*.py; do
+        [ "$t" = test/fault/cuda.sh ] || run "$t" "$t" build/zerotrain
+    done
 }
 suite_parity() {
     build all && run parity test/parity/run.py build/zerotrain &&
@@ -112,7 +114,7 @@ suite_tsan() {
     build all tests SAN=thread || return
     local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
     local -x OMP_NUM_THREADS=1
-    unit_tests build/thread dev coll launch train
+    unit_tests build/thread dev coll offload launch train
     run "parity (tsan)" test/parity/run.py --quick build/thread/zerotrain
     run "resume (tsan)" test/parity/resume.py --quick build/thread/zerotrain
     run "nodes (tsan)" test/parity/nodes.py --quick build/thread/zerotrain

@@ -59,7 +59,7 @@ static int worker_share(struct zt_worker *w)
 /* What every rank gives comes to all, more than once; and where the ranks are. */
 static int worker_gather(struct zt_worker *w)
 {
-    char mine[16] = "", all[8][16], text[200];
+    char mine[32] = "", all[8][32], text[400];
     struct zt_err err;
     for (int round = 0; round < 3; round++) {
         snprintf(mine, sizeof mine, "%d of r%d", round, w->rank);
