@@ -91,10 +91,10 @@ static void run_job(struct job *j, struct rank ranks[N])
         ranks[r] = (struct rank){.job = j, .rank = r};
         CHECK_INT(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     }
-    for (int r = 0; r < N; r++) {
+    for (int r = 0; r < N; r++)
         pthread_join(threads[r], NULL);
+    for (int r = 0; r < N; r++)
         close(fds[r]);
-    }
     close(j->shm.control_fd);
 }
 
