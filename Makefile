@@ -29,6 +29,7 @@ ifneq ($(findstring clang,$(CC)),)
 WARN     += -Wno-pass-failed
 endif
 CFLAGS   += -std=c11 -g $(OPT) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread $(WARN)
+LDFLAGS  += -Wl,--build-id # by which hosts of a job know that they run the same program
 LDLIBS   += -ldnnl -lcrypto -lyaml -ljansson -lxxhash -lm -pthread -ldl
 
 # Offload to NVMe goes by io_uring where liburing is there; without it by threads.

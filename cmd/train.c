@@ -194,7 +194,8 @@ static int local_nodes(struct zt_launch_node *nodes, int max)
     const char *at = getenv("ZT_TEST_LOCAL_NODES");
     int n = 0;
     for (char *end; at && *at && n < max; at = *end ? end + 1 : end, n++)
-        nodes[n] = (struct zt_launch_node){(int)strtol(at, &end, 10), "127.0.0.1"};
+        nodes[n] = (struct zt_launch_node){.n_workers = (int)strtol(at, &end, 10),
+                                           .address = "127.0.0.1"};
     return n;
 }
 

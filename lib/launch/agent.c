@@ -319,7 +319,12 @@ static int start_job(struct agent *a, const struct zt_frame *f, struct zt_err *e
         return rc;
     a->started = true;
     a->silence_ns = a->job.silence_ns;
-    rc = start_workers(a, err);
+    if (a->job.dir[0] && chdir(a->job.dir))
+        rc = zt_err_errno(err, ZT_EIO,
+                          "the folder %s, which training was started in and every host needs",
+                          a->job.dir);
+    if (!rc)
+        rc = start_workers(a, err);
     if (rc) { /* not the link's fault: say it over the link */
         struct zt_str *out = &a->front.out;
         size_t at = zt_frame_begin(out, ZT_FRAME_FAIL);

@@ -20,7 +20,8 @@
 #include "launch/supervisor.h"
 
 enum {
-    PEER_LOST_MS = 1000, /* how long a lost peer's own report may be behind those that lost it */
+    PEER_LOST_MS = 1000,  /* how long a lost peer's own report may be behind those that lost it */
+    START_MS = 60 * 1000, /* within which ssh must have logged in and started an agent */
 };
 
 void zt_front_notice(const struct front *f, const char *fmt, ...)
@@ -43,7 +44,18 @@ void zt_front_stop(struct front *f, enum zt_stop level)
         size_t at = zt_frame_begin(out, ZT_FRAME_STOP);
         zt_put_u32(out, level);
         zt_frame_end(out, at);
+        if (level >= ZT_STOP_TERM)
+            zt_node_give_up(&f->nodes[i]);
     }
+}
+
+/* Some host has not answered yet, so no rank has begun: there is no step to finish. */
+static bool is_starting(const struct front *f)
+{
+    for (int i = 0; i < f->n_nodes; i++)
+        if (f->nodes[i].ssh && !f->nodes[i].greeted)
+            return true;
+    return false;
 }
 
 /* ---- options ---- */
@@ -120,7 +132,7 @@ static void on_interrupt(struct front *f)
     if (f->stop >= ZT_STOP_TERM) {
         zt_front_notice(f, "ending all ranks at once");
         zt_front_stop(f, ZT_STOP_KILL);
-    } else if (f->stop == ZT_STOP_SOFT || f->opts->program) {
+    } else if (f->stop == ZT_STOP_SOFT || f->opts->program || is_starting(f)) {
         zt_front_notice(f, "ending all ranks");
         zt_front_stop(f, ZT_STOP_TERM);
     } else {
@@ -132,7 +144,8 @@ static void on_interrupt(struct front *f)
 /* Told to make room: the workers save what they have and end. Once more ends them at once. */
 static bool is_preemption(const struct front *f, int sig)
 {
-    return (sig == SIGTERM || sig == SIGUSR1) && f->opts->preempted_code && f->stop == ZT_STOP_NONE;
+    return (sig == SIGTERM || sig == SIGUSR1) && f->opts->preempted_code &&
+           f->stop == ZT_STOP_NONE && !is_starting(f);
 }
 
 static void on_preemption(struct front *f, int sig)
@@ -202,15 +215,18 @@ static void watch_node(struct front_node *n, int64_t now_ns, bool blocked)
     if (blocked) /* we are not listening */
         n->link.silent_ns = 0;
     double silent_s = (double)n->link.silent_ns * 1e-9;
-    if (n->agent && silent_s > (o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3)) {
+    double limit_s = o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3;
+    if (n->ssh && !n->greeted)
+        limit_s = ZT_MAX(limit_s, START_MS * 1e-3);
+    if (n->agent && silent_s > limit_s) {
         struct zt_err err;
         zt_err_set(&err, ZT_EPEER, "it has been silent for %.0f s", silent_s);
         zt_node_lose(n, &err);
     }
-    if (!zt_node_alive(n) && !n->ended && n->f->stop < ZT_STOP_TERM) {
+    if (!zt_node_alive(n) && !n->ended && !n->given_up && n->f->stop < ZT_STOP_TERM) {
         if (n->f->n_nodes > 1)
-            zt_front_notice(n->f, "the agent on %s (node %d) is lost; stopping the others", n->host,
-                            n->index);
+            zt_front_notice(n->f, "the agent on %s (node %d) %s; stopping the others", n->host,
+                            n->index, n->greeted ? "is lost" : "did not start");
         zt_front_stop(n->f, ZT_STOP_TERM);
     }
 }
@@ -304,10 +320,16 @@ static void describe_failure(struct front *f, struct zt_launch_result *res, stru
     }
 }
 
+static void explain_ssh(const struct front_node *n, struct zt_str *s)
+{
+    zt_str_puts(s, ": ");
+    zt_openssh_explain(n->ssh, n->agent_status, zt_str_get(&n->said), n->greeted, s);
+}
+
 static void describe_lost_agent(const struct front_node *n, struct zt_launch_result *res,
                                 struct zt_str *s)
 {
-    int sig = WIFSIGNALED(n->agent_status) ? WTERMSIG(n->agent_status) : 0;
+    int sig = WIFSIGNALED(n->agent_status) && !n->ssh ? WTERMSIG(n->agent_status) : 0;
     res->exit_code = sig && !n->lost.code ? 128 + sig : 1;
     snprintf(res->host, sizeof res->host, "%s", n->host);
     zt_str_printf(s, "the agent on %s was lost", n->host);
@@ -315,6 +337,8 @@ static void describe_lost_agent(const struct front_node *n, struct zt_launch_res
         zt_str_printf(s, ": %s", n->lost.msg);
     else if (sig)
         zt_str_printf(s, ": signal %d (%s)", sig, strsignal(sig));
+    else if (n->ssh)
+        explain_ssh(n, s);
     else
         zt_str_printf(s, ": exit code %d", WEXITSTATUS(n->agent_status));
     zt_str_puts(s, "; its ranks were ended");
@@ -322,7 +346,7 @@ static void describe_lost_agent(const struct front_node *n, struct zt_launch_res
 
 static bool was_lost(const struct front_node *n)
 {
-    return !n->ended;
+    return !n->ended && !n->given_up;
 }
 
 static bool was_signalled(const struct front_node *n)
@@ -332,7 +356,7 @@ static bool was_signalled(const struct front_node *n)
 
 static bool left_something(const struct front_node *n)
 {
-    return n->agent_status != 0;
+    return n->agent_status != 0 && !n->given_up;
 }
 
 /* The first node of which that is true, or NULL. */
@@ -388,18 +412,25 @@ static int start_failure(const struct front *f, struct zt_err *err)
             *err = n->fail;
             return err->code;
         }
-        if (!n->greeted && !silent)
+        if (!n->greeted && !n->given_up && !silent)
             silent = n;
     }
-    if (!silent || f->user_signal || f->failed)
+    if (!silent || f->user_signal || (f->failed && zt_death_kind(&f->first) == ZT_DEATH_OWN))
         return 0;
-    struct zt_str noise = {0};
+    struct zt_str noise = {0}, why = {0};
     zt_frame_noise(&silent->link.in, &noise);
-    zt_err_set(err, silent->lost.code ? (enum zt_code)silent->lost.code : ZT_EPEER,
-               "the agent on %s did not answer%s%s%s%s", silent->host,
-               silent->lost.code ? ": " : "", silent->lost.msg, noise.len ? "; it said: " : "",
-               zt_str_get(&noise));
+    if (silent->lost.code)
+        zt_str_printf(&why, ": %s", silent->lost.msg);
+    else if (silent->ssh)
+        explain_ssh(silent, &why);
+    zt_err_set(err,
+               silent->lost.code ? (enum zt_code)silent->lost.code
+               : silent->ssh     ? ZT_ESYS
+                                 : ZT_EPEER,
+               "the agent on %s did not answer%s%s%s", silent->host, zt_str_get(&why),
+               noise.len ? "; it said: " : "", zt_str_get(&noise));
     zt_str_release(&noise);
+    zt_str_release(&why);
     return err->code;
 }
 
@@ -418,7 +449,11 @@ static void init_nodes(struct front *f)
         n->first_rank = first;
         n->n_workers = o->n_nodes ? o->nodes[i].n_workers : o->n_workers;
         n->err_fd = n->link.rfd = n->link.wfd = -1;
-        gethostname(n->host, sizeof n->host - 1);
+        n->ssh = o->n_nodes ? o->nodes[i].ssh : NULL;
+        if (n->ssh)
+            snprintf(n->host, sizeof n->host, "%s", n->ssh->host);
+        else
+            gethostname(n->host, sizeof n->host - 1);
         first += n->n_workers;
     }
 }

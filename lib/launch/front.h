@@ -16,13 +16,16 @@ struct front;
 struct front_node {
     struct front *f;
     int index, first_rank, n_workers;
-    char host[256];
+    const struct zt_ssh_target *ssh; /* NULL: its agent is here */
+    char host[256];                  /* as the agent calls it; over ssh as the user calls it */
     struct zt_link link;
     int err_fd; /* the agent's stderr; -1: ended */
     struct zt_lines err_lines;
-    pid_t agent; /* 0: not started, or reaped */
+    struct zt_str said; /* the beginning of that, over ssh */
+    pid_t agent;        /* 0: not started, or reaped */
     int agent_status;
     bool greeted, ended;
+    bool given_up;      /* told to end before it had answered */
     int end_signal;     /* what the agent said ended it */
     struct zt_err lost; /* code set: the link to the agent failed, and why */
     struct zt_err fail; /* code set: the agent could not start the job */
@@ -52,7 +55,7 @@ ZT_PRINTF(2, 3) void zt_front_notice(const struct front *f, const char *fmt, ...
 /* Tell all agents, unless they have been told as much. */
 void zt_front_stop(struct front *f, enum zt_stop level);
 
-/* Start a node's agent here. */
+/* Start a node's agent, here or over ssh; does not wait for it. */
 int zt_node_start(struct front_node *n, struct zt_err *err) ZT_MUST_CHECK;
 
 void zt_node_read(struct front_node *n);        /* what the agent says */
@@ -60,6 +63,9 @@ bool zt_node_read_stderr(struct front_node *n); /* whether there may be more */
 
 /* Give the agent up; it is killed, and its workers with it; the other nodes are ended. */
 void zt_node_lose(struct front_node *n, const struct zt_err *why);
+
+/* The job ends, and the agent may never answer: do not wait for it. What came up of it ends with its link. */
+void zt_node_give_up(struct front_node *n);
 
 /* Something of it is left: the process, or words on its way. */
 bool zt_node_alive(const struct front_node *n);

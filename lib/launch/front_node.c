@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/build.h"
 #include "base/clock.h"
 #include "launch/front.h"
 #include "launch/spawn.h"
@@ -23,11 +24,16 @@ int zt_node_start(struct front_node *n, struct zt_err *err)
         return zt_err_errno(err, ZT_ESYS, "pipe");
     }
     int rc = zt_link_open(&n->link, sock[0], sock[0], err);
-    errno = rc ? 0 : zt_spawn_agent(&n->agent, sock[1], errs[1]);
+    struct zt_arena arena = {0};
+    const char *const *command = n->ssh ? zt_openssh_argv(n->ssh, &arena) : NULL;
+    errno = rc ? 0 : zt_spawn_agent(&n->agent, command, sock[1], errs[1]);
     if (errno) {
         n->agent = 0;
-        rc = zt_err_errno(err, ZT_ESYS, "cannot start the agent (/proc/self/exe)");
+        rc = zt_err_errno(err, ZT_ESYS, "cannot start the agent%s (%s)",
+                          n->ssh ? " of another host: the OpenSSH client" : "",
+                          n->ssh ? "ssh" : "/proc/self/exe");
     }
+    zt_arena_release(&arena);
     close(sock[1]);
     close(errs[1]);
     n->err_fd = errs[0];
@@ -51,6 +57,7 @@ static void send_job(struct front_node *n)
         .silence_ns = (int64_t)((o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3) * 1e9),
         .recipe = (char *)o->recipe,
         .recipe_len = o->recipe_len,
+        .dir = n->ssh ? (char *)o->dir : NULL,
         .argv = (char **)o->program,
         .devices = o->devices ? (char **)o->devices + n->first_rank : NULL,
         .nodes = {.node = n->index, .n = f->n_nodes},
@@ -74,12 +81,21 @@ static void send_job(struct front_node *n)
 
 static int on_hello(struct front_node *n, struct zt_cursor c, struct zt_err *err)
 {
-    size_t len;
-    const unsigned char *host = zt_get_blob(&c, &len);
+    size_t len, build_len;
+    const unsigned char *host = zt_get_blob(&c, &len), *build = zt_get_blob(&c, &build_len);
     if (n->greeted || !zt_cursor_done(&c))
         return zt_err_set(err, ZT_EPROTO, "malformed HELLO");
-    snprintf(n->host, sizeof n->host, "%.*s", (int)len, (const char *)host);
+    if (!n->ssh)
+        snprintf(n->host, sizeof n->host, "%.*s", (int)len, (const char *)host);
     n->greeted = true;
+    if (build_len != strlen(zt_build_name()) || memcmp(build, zt_build_name(), build_len) != 0) {
+        zt_err_set(&n->fail, ZT_EINPUT,
+                   "%s runs zerotrain %.*s, but here is zerotrain %s; install the same program on "
+                   "every host%s",
+                   n->host, (int)ZT_MIN(build_len, 100), (const char *)build, zt_build_name(),
+                   n->ssh ? ", or name it with --remote_path" : "");
+        zt_front_stop(n->f, ZT_STOP_TERM);
+    }
     if (n->f->stop == ZT_STOP_NONE)
         send_job(n);
     return 0;
@@ -213,6 +229,14 @@ void zt_node_lose(struct front_node *n, const struct zt_err *why)
         kill(n->agent, SIGKILL);
 }
 
+void zt_node_give_up(struct front_node *n)
+{
+    if (n->greeted || !n->ssh || !n->agent)
+        return;
+    n->given_up = true;
+    kill(n->agent, SIGKILL);
+}
+
 void zt_node_read(struct front_node *n)
 {
     struct zt_frame frame;
@@ -234,8 +258,15 @@ void zt_node_read(struct front_node *n)
 
 static void agent_said(void *ctx, const char *line, size_t len)
 {
-    const struct front_node *n = ctx;
-    zt_front_notice(n->f, "agent on %s: %.*s", n->host, (int)ZT_MIN(len, 1000), line);
+    enum { SHOWN_BYTES = 1000, KEPT_BYTES = 4096 };
+    struct front_node *n = ctx;
+    if (n->ssh && n->said.len < KEPT_BYTES) {
+        zt_str_add(&n->said, line, ZT_MIN(len, SHOWN_BYTES));
+        zt_str_puts(&n->said, "\n");
+    }
+    len -= len && line[len - 1] == '\r'; /* ssh ends lines as a terminal would */
+    if (!n->given_up)
+        zt_front_notice(n->f, "agent on %s: %.*s", n->host, (int)ZT_MIN(len, SHOWN_BYTES), line);
 }
 
 bool zt_node_read_stderr(struct front_node *n)
@@ -267,4 +298,5 @@ void zt_node_release(struct front_node *n)
     if (n->err_fd >= 0)
         close(n->err_fd);
     zt_lines_release(&n->err_lines);
+    zt_str_release(&n->said);
 }

@@ -1,13 +1,13 @@
 /*
  * launch.h: from one command to many workers, and back to one exit code.
  *
- *     front end  --frames over a socket or pipes-->  node agent  --fork/exec-->  workers
+ *     front end  --frames over a socket or ssh-->   node agent  --fork/exec-->  workers
  *
- * The front end starts one agent per node: here by fork/exec, later over SSH; to it an agent is two
- * descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
+ * The front end starts one agent per node: here by fork/exec, elsewhere by the ssh client; to it an agent is
+ * two descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
  * STOP, PAUSE, RESUME, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
  * worker's own messages), NOTICE, EXIT, END. Up and down again: GATHER (what each rank gives to all).
- * Nothing is on a command line, nothing listens.
+ * Nothing is on a command line, nothing listens. Agents of another build are refused.
  *
  * Endings. A worker dies: the agent aborts the shared-memory collectives, reports, and the front end
  * stops every other one within 5 s. The front end dies (EOF, or no heartbeat for 15 s): the agent ends
@@ -19,7 +19,7 @@
  * A worker that ends because a peer was lost (ZT_EPEER) exits with ZT_EXIT_PEER_LOST, so that it is
  * not taken for the first failure.
  *
- * Files: front.c, front_node.c and supervisor.c (front end), agent.c and spawn.c (agent), worker.c (a worker's
+ * Files: front.c, front_node.c, openssh.c and supervisor.c (front end), agent.c and spawn.c (agent), worker.c (a worker's
  * side), blame.c (which death came first), over link.c (frames on descriptors), proto.c, lines.c,
  * env.c, ranklog.c, proctree.c.
  */
@@ -28,6 +28,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "launch/openssh.h"
 
 enum {
     ZT_EXIT_PEER_LOST = 75,        /* a worker's exit code: some other rank failed */
@@ -68,12 +69,10 @@ struct zt_launch_sink {
     int (*flush)(void *ctx);
 };
 
-/*
- * A node of a job: an agent of its own, and ranks numbered node by node. All agents are started on this host
- * for now (for tests); the others by whoever brings an agent up elsewhere (front_node.c: zt_node_start()).
- */
+/* A node of a job: an agent of its own, and ranks numbered node by node. */
 struct zt_launch_node {
     int n_workers;
+    const struct zt_ssh_target *ssh; /* how its agent is started; NULL: on this host */
     const char
         *address; /* by which the other nodes reach it, for the data between workers: a name or an
                             IP address; not needed for a job of one node */
@@ -83,8 +82,9 @@ struct zt_launch_opts {
     int n_workers;                      /* of all nodes */
     int n_nodes;                        /* 0: one, this host */
     const struct zt_launch_node *nodes; /* (n_nodes) */
-    const char *const *program;         /* argv of a worker; NULL: this binary's `worker` */
-    const char *const *env; /* "NAME=value", split at the first '='; n_env of them (env.h) */
+    const char *dir; /* that workers on other hosts work in; NULL: where a login puts them */
+    const char *const *program; /* argv of a worker; NULL: this binary's `worker` */
+    const char *const *env;     /* "NAME=value", split at the first '='; n_env of them (env.h) */
     int n_env;
     const char *recipe; /* the resolved recipe, handed to every worker */
     size_t recipe_len;

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/build.h"
 #include "base/clock.h"
 
 static int set_nonblock(int fd)
@@ -27,6 +28,7 @@ int zt_link_open(struct zt_link *l, int rfd, int wfd, struct zt_err *err)
     zt_str_puts(&l->out, ZT_PROTO_MARKER);
     size_t at = zt_frame_begin(&l->out, ZT_FRAME_HELLO);
     zt_put_blob(&l->out, host, strlen(host));
+    zt_put_blob(&l->out, zt_build_name(), strlen(zt_build_name()));
     zt_frame_end(&l->out, at);
     return 0;
 }

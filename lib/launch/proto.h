@@ -20,7 +20,7 @@
 #define ZT_PROTO_MARKER "\n\002zerotrain\003\n"
 
 enum {
-    ZT_PROTO_VERSION = 3,
+    ZT_PROTO_VERSION = 4,
     ZT_FRAME_HEADER = 16,
     ZT_FRAME_MAX = 16 << 20,      /* bytes of a payload */
     ZT_PROTO_NOISE_MAX = 1 << 20, /* bytes skipped before the marker; more is a wrong program */
@@ -29,7 +29,7 @@ enum {
 
 /* Payloads are written and read beside each other in front.c, agent.c and worker.c. */
 enum zt_frame_type {
-    ZT_FRAME_HELLO = 1, /* both ways, first: blob host */
+    ZT_FRAME_HELLO = 1, /* both ways, first: blob host, blob zt_build_name() */
     ZT_FRAME_BEAT = 2,  /* both ways: nothing */
     ZT_FRAME_ENV = 3,   /* to the agent: "NAME=value" */
     ZT_FRAME_JOB = 4,   /* to the agent: start these workers */

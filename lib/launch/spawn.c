@@ -91,6 +91,8 @@ void zt_job_put(const struct zt_job *job, struct zt_str *out)
     zt_nodes_put(&job->nodes, job->world, out);
     zt_str_add(out, job->secret, sizeof job->secret);
     zt_put_blob(out, job->recipe, job->recipe_len);
+    const char *dir = job->dir ? job->dir : "";
+    zt_put_blob(out, dir, strlen(dir));
     for (int i = 0; job->devices && i < job->n_workers; i++)
         zt_put_blob(out, job->devices[i], strlen(job->devices[i]));
     uint32_t n_args = 0;
@@ -125,6 +127,7 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     memset(job, 0, sizeof *job);
     uint32_t n = zt_get_u32(&c), first = zt_get_u32(&c), world = zt_get_u32(&c);
     uint32_t threads = zt_get_u32(&c), flags = zt_get_u32(&c);
+    size_t dir_len;
     job->grace_ns = (int64_t)zt_get_u32(&c) * 1000000;
     job->silence_ns = (int64_t)zt_get_u32(&c) * 1000000;
     zt_device_get(&job->device, &c);
@@ -144,6 +147,7 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     job->threads = (int)threads;
     job->own = flags & JOB_OWN;
     job->recipe = get_text(&c, &job->recipe_len);
+    job->dir = get_text(&c, &dir_len);
     get_lists(job, &c, flags);
     if (!zt_cursor_done(&c) || job->own == (job->argv != NULL)) {
         zt_job_release(job);
@@ -162,6 +166,7 @@ void zt_job_release(struct zt_job *job)
     free(job->devices);
     free(job->argv);
     free(job->recipe);
+    free(job->dir);
     explicit_bzero(job->secret, sizeof job->secret);
     memset(job, 0, sizeof *job);
 }

@@ -35,6 +35,7 @@ struct zt_job {
     uint8_t secret[32];
     char *recipe;
     size_t recipe_len;
+    char *dir;      /* to work in; "": where the agent is */
     char **argv;    /* NULL-terminated; NULL when own */
     char **devices; /* (n_workers), or NULL */
 };

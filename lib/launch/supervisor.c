@@ -71,10 +71,11 @@ void zt_supervisor_sweep(const struct zt_supervisor *s)
     }
 }
 
-int zt_spawn_agent(pid_t *pid, int sock, int err_fd)
+int zt_spawn_agent(pid_t *pid, const char *const *command, int sock, int err_fd)
 {
     static char name[] = "zerotrain", cmd[] = "agent";
-    char *const argv[] = {name, cmd, NULL};
+    char *const ours[] = {name, cmd, NULL};
+    char *const *argv = command ? (char *const *)command : ours;
     posix_spawn_file_actions_t fds;
     posix_spawnattr_t attr;
     sigset_t none;
@@ -84,13 +85,13 @@ int zt_spawn_agent(pid_t *pid, int sock, int err_fd)
     int rc = posix_spawnattr_init(&attr);
     if (rc)
         goto out;
-    /* A session of its own: Ctrl-C in the terminal must reach the front end alone. */
+    /* A session of its own: Ctrl-C must reach the front end alone, and ssh has no terminal to ask on. */
     if ((rc = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID)) == 0 &&
         (rc = posix_spawnattr_setsigmask(&attr, &none)) == 0 &&
         (rc = posix_spawn_file_actions_adddup2(&fds, sock, STDIN_FILENO)) == 0 &&
         (rc = posix_spawn_file_actions_adddup2(&fds, sock, STDOUT_FILENO)) == 0 &&
         (rc = posix_spawn_file_actions_adddup2(&fds, err_fd, STDERR_FILENO)) == 0)
-        rc = posix_spawn(pid, "/proc/self/exe", &fds, &attr, argv, environ);
+        rc = posix_spawnp(pid, command ? command[0] : "/proc/self/exe", &fds, &attr, argv, environ);
     posix_spawnattr_destroy(&attr);
 out:
     posix_spawn_file_actions_destroy(&fds);

@@ -27,7 +27,10 @@ void zt_supervisor_release(struct zt_supervisor *s);
  */
 void zt_supervisor_sweep(const struct zt_supervisor *s);
 
-/* Start this program as `agent` with `sock` as stdin and stdout. 0, or an errno value. */
-int zt_spawn_agent(pid_t *pid, int sock, int err_fd);
+/*
+ * Start an agent with `sock` as stdin and stdout: this program as `agent`, or a command (argv, found by PATH)
+ * that brings one up. 0, or an errno value.
+ */
+int zt_spawn_agent(pid_t *pid, const char *const *command, int sock, int err_fd);
 
 #endif

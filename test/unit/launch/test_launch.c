@@ -13,7 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/build.h"
 #include "base/io.h"
+#include "base/version.h"
 #include "launch/launch.h"
 #include "launch/link.h"
 #include "launch/spawn.h"
@@ -196,7 +198,13 @@ static int agent_main(void)
     zt_str_puts(&s, ZT_PROTO_MARKER);
     size_t at = zt_frame_begin(&s, ZT_FRAME_HELLO);
     zt_put_blob(&s, "elsewhere", 9);
+    const char *build = what && strcmp(what, "build") == 0 ? "0.0.9, build 00" : zt_build_name();
+    zt_put_blob(&s, build, strlen(build));
     zt_frame_end(&s, at);
+    if (what && strcmp(what, "build") == 0) {
+        say(&s);
+        pause();
+    }
     if (what && strcmp(what, "version") == 0) {
         s.buf[sizeof ZT_PROTO_MARKER - 1 + 4] = 9;
         say(&s);
@@ -336,7 +344,8 @@ TEST(launch_rank_0_shares_with_all)
 
 TEST(launch_nodes_gather)
 {
-    const struct zt_launch_node nodes[] = {{2, "10.0.0.1"}, {1, "fd00::2"}};
+    const struct zt_launch_node nodes[] = {{.n_workers = 2, .address = "10.0.0.1"},
+                                           {.n_workers = 1, .address = "fd00::2"}};
     struct job j = {.opts = {.nodes = nodes, .n_nodes = 2}};
     run_job(&j, 3, "gather");
     CHECK_OK(j.rc, j.err);
@@ -350,7 +359,9 @@ TEST(launch_nodes_gather)
 /* A failure on one node ends the others, and is told with its rank. */
 TEST(launch_a_failure_on_another_node)
 {
-    const struct zt_launch_node nodes[] = {{1, "a"}, {2, "b"}, {1, "c"}};
+    const struct zt_launch_node nodes[] = {{.n_workers = 1, .address = "a"},
+                                           {.n_workers = 2, .address = "b"},
+                                           {.n_workers = 1, .address = "c"}};
     struct job j = {.opts = {.nodes = nodes, .n_nodes = 3}};
     run_shell(&j, 4, "[ $RANK = 2 ] && { echo burnt >&2; exit 7; }; exec sleep 600");
     CHECK_OK(j.rc, j.err);
@@ -364,7 +375,8 @@ TEST(launch_a_failure_on_another_node)
 /* The agent of a node dies: its own ranks with it, and the others are ended. */
 TEST(launch_an_agent_of_several_dies)
 {
-    const struct zt_launch_node nodes[] = {{1, "a"}, {1, "b"}};
+    const struct zt_launch_node nodes[] = {{.n_workers = 1, .address = "a"},
+                                           {.n_workers = 1, .address = "b"}};
     struct job j = {.opts = {.nodes = nodes, .n_nodes = 2}};
     run_shell(&j, 2, "[ $RANK = 1 ] && kill -9 $PPID; exec sleep 600");
     CHECK_OK(j.rc, j.err);
@@ -376,7 +388,8 @@ TEST(launch_an_agent_of_several_dies)
 
 TEST(launch_nodes_that_do_not_add_up)
 {
-    const struct zt_launch_node nodes[] = {{2, "a"}, {1, ""}};
+    const struct zt_launch_node nodes[] = {{.n_workers = 2, .address = "a"},
+                                           {.n_workers = 1, .address = ""}};
     struct job j = {.opts = {.nodes = nodes, .n_nodes = 2}};
     run_job(&j, 3, "report");
     CHECK_INT(j.rc, ZT_EINPUT);
@@ -504,7 +517,17 @@ TEST(launch_agent_of_another_version)
     struct job j = {0};
     run_with_agent(&j, "version");
     CHECK_INT(j.rc, ZT_EPROTO);
-    CHECK_HAS(j.err.msg, "the other end speaks protocol version 9, this zerotrain version 3");
+    CHECK_HAS(j.err.msg, "the other end speaks protocol version 9, this zerotrain version 4");
+    release_job(&j);
+}
+
+TEST(launch_agent_of_another_build)
+{
+    struct job j = {0};
+    run_with_agent(&j, "build");
+    CHECK_INT(j.rc, ZT_EINPUT);
+    CHECK_HAS(j.err.msg, "runs zerotrain 0.0.9, build 00, but here is zerotrain " ZT_VERSION);
+    CHECK_HAS(j.err.msg, zt_build_name());
     release_job(&j);
 }
 
