@@ -51,6 +51,15 @@ void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
 
 enum { CMD_MAX_RANKS = 1 << 20 };
 
+/* Where a training runs, when that is not this machine alone. */
+struct cmd_nodes {
+    int n;                      /* 0: this machine alone */
+    struct zt_launch_node *v;   /* (n) */
+    const char *const *host_of; /* (ranks) the host of each, as the hostfile calls it */
+    int n_ranks, most;          /* of all hosts, of the one with most */
+    int first_here, n_here;     /* ranks of this machine; n_here 0: none */
+};
+
 /* Options that train and plan share. */
 struct cmd_options {
     const char *recipe_path;
@@ -58,8 +67,12 @@ struct cmd_options {
     const char *hostfile;
     struct zt_hosts_filter hosts; /* num_gpus stands above */
     const int *slots; /* (num_gpus) of this machine, as the hostfile says; NULL: any (hosts_in.h) */
-    const char *device; /* "cpu", "cuda", "auto" */
-    int per_gpu;        /* 0: not given */
+    int ssh_port;     /* 0: as ssh's configuration says */
+    const char *remote_path;
+    const char *launcher;   /* NULL: not given */
+    struct cmd_nodes nodes; /* (hosts_in.h) */
+    const char *device;     /* "cpu", "cuda", "auto" */
+    int per_gpu;            /* 0: not given */
     enum zt_transport transport;
     const char *log_dir, *rank_log_dir, *env_file;
     const char *seed, *device_memory, *host_memory, *resume;

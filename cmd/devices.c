@@ -10,17 +10,30 @@
 
 #include "cmd.h"
 #include "coll/backend.h"
+#include "coll/tcp.h"
 #include "hosts_in.h"
+
+static void count_workers(const struct cmd_options *o, int n, struct cmd_devices *dev)
+{
+    dev->n_workers = n;
+    dev->on_a_host = o->nodes.n ? o->nodes.most : n;
+    dev->n_here = o->nodes.n ? o->nodes.n_here : n;
+}
 
 static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
 {
     dev->kind = ZT_DEV_CPU;
-    dev->n_workers = o->num_gpus ? o->num_gpus : 1;
+    count_workers(o, o->num_gpus ? o->num_gpus : 1, dev);
     if (o->per_gpu || o->transport) {
         cmd_error(
             "--%s is for GPUs; --num_gpus=N starts N CPU workers, which talk over shared memory",
             o->per_gpu ? "devices_per_gpu" : "collectives");
         return ZT_EXIT_USAGE;
+    }
+    if (o->nodes.n > 1 && (o->nodes.n > ZT_TCP_MAX_NODES || dev->n_workers > ZT_TCP_MAX_RANKS)) {
+        cmd_error("%s: %d CPU workers on %d hosts; up to %d on %d talk to each other", o->hostfile,
+                  dev->n_workers, o->nodes.n, ZT_TCP_MAX_RANKS, ZT_TCP_MAX_NODES);
+        return ZT_EXIT_UNSUPPORTED;
     }
     if (!o->hostfile && (o->hosts.include || o->hosts.exclude)) {
         cmd_error("--%s chooses among GPUs, or hosts of a --hostfile; --num_gpus=N starts N CPU "
@@ -28,11 +41,11 @@ static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
                   o->hosts.include ? "include" : "exclude");
         return ZT_EXIT_USAGE;
     }
-    if (dev->n_workers <= ZT_SHM_MAX_RANKS)
+    if (dev->on_a_host <= ZT_SHM_MAX_RANKS)
         return 0;
     cmd_error("--num_gpus=%d: at most %d CPU workers run on one host; `zerotrain plan` plans any "
               "number",
-              dev->n_workers, ZT_SHM_MAX_RANKS);
+              dev->on_a_host, ZT_SHM_MAX_RANKS);
     return ZT_EXIT_USAGE;
 }
 
@@ -120,7 +133,7 @@ static int gpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
     }
     dev->kind = ZT_DEV_CUDA;
     dev->per_gpu = o->per_gpu ? o->per_gpu : 1;
-    dev->n_workers = (o->num_gpus ? o->num_gpus : dev->n_gpus) * dev->per_gpu;
+    count_workers(o, (o->num_gpus ? o->num_gpus : dev->n_gpus) * dev->per_gpu, dev);
     if (dev->per_gpu > 1 && o->transport == ZT_TRANSPORT_NCCL) {
         cmd_error("--collectives=nccl: NCCL refuses two workers on one GPU; with "
                   "--devices_per_gpu=%d leave it out",
@@ -143,6 +156,12 @@ int cmd_pick_devices(const struct cmd_options *o, struct cmd_devices *dev)
     memset(dev, 0, sizeof *dev);
     if (strcmp(o->device, "cpu") == 0)
         return cpu_devices(o, dev);
+    if (o->nodes.n) {
+        cmd_error("%s: training on GPUs of other hosts is not carried out yet; --device=cpu trains "
+                  "with %d CPU workers there",
+                  o->hostfile, o->nodes.n_ranks);
+        return ZT_EXIT_UNSUPPORTED;
+    }
     if (find_gpus(dev, &why, &err)) {
         cmd_error("%s", err.msg);
         return ZT_EXIT_INPUT;

@@ -8,8 +8,10 @@
 
 struct cmd_devices {
     enum zt_dev_kind kind;
-    int n_workers;
-    int n_gpus; /* that we may use, and what CUDA_VISIBLE_DEVICES calls each */
+    int n_workers; /* of all hosts */
+    int on_a_host; /* of the host with most */
+    int n_here;    /* on this machine; 0: it is none of them */
+    int n_gpus;    /* that we may use, and what CUDA_VISIBLE_DEVICES calls each */
     const char *gpus[ZT_LAUNCH_MAX_WORKERS];
     const char *workers[ZT_LAUNCH_MAX_WORKERS]; /* (n_workers) the GPU of each */
     int per_gpu;                                /* workers of one GPU */

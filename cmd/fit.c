@@ -82,7 +82,7 @@ static int gpu_memory(int n_gpus, size_t *free_bytes, struct zt_err *err)
 int cmd_fit_limits(const struct zt_recipe *r, const struct cmd_devices *dev, bool measure,
                    struct zt_fit_limits *out, struct zt_err *err)
 {
-    const size_t n = (size_t)dev->n_workers, per_gpu = (size_t)ZT_MAX(dev->per_gpu, 1);
+    const size_t n = (size_t)dev->on_a_host, per_gpu = (size_t)ZT_MAX(dev->per_gpu, 1);
     size_t bytes;
     *out = ZT_FIT_NO_LIMITS;
     out->nvme_path = r->zero.nvme.given;
@@ -90,12 +90,12 @@ int cmd_fit_limits(const struct zt_recipe *r, const struct cmd_devices *dev, boo
         out->device = (struct zt_fit_limit){(size_t)r->device_memory, "--device_memory"};
     if (r->host_memory > 0)
         out->host = (struct zt_fit_limit){(size_t)r->host_memory / n, "its part of --host_memory"};
-    if (!measure)
+    if (!measure || dev->n_here == 0)
         return 0;
     int rc = host_memory(&bytes, err);
     if (rc)
         return rc;
-    bytes = less_outside(bytes / n);
+    bytes = less_outside(bytes / (size_t)dev->n_here);
     const bool no_gpu = zt_count_devices() == 0 && !getenv("ZT_CUDA_LIB");
     if (dev->kind == ZT_DEV_CPU || no_gpu) { /* planned for GPUs elsewhere: ours is all we know */
         out->both = (struct zt_fit_limit){bytes, "its part of what is free on this machine"};
@@ -177,7 +177,7 @@ static int search(const struct cmd_options *o, const struct zt_recipe *r,
     struct zt_plan_config cfg;
     int rc = zt_train_model(r, &arena, &model, err);
     if (!rc)
-        rc = zt_train_plan_config(r, model, dev->n_workers, cmd_threads(r, dev->n_workers),
+        rc = zt_train_plan_config(r, model, dev->n_workers, cmd_threads(r, dev->on_a_host),
                                   dev->kind, 0, &cfg, err);
     if (!rc && o->profile)
         cfg.profile = zt_profile_find(o->profile);

@@ -9,7 +9,7 @@
 /*
  * What the recipe says (parallel.device_memory, parallel.host_memory), and with `measure` what is free
  * on this machine: of the GPUs (dev->gpus; a device that the recipe limits is not asked), of the host
- * shared by its n_workers, of both together for CPU workers, less what a worker takes beside its arenas.
+ * shared by its n_here (0: not asked), of both together for CPU workers, less what a worker takes beside its arenas.
  */
 int cmd_fit_limits(const struct zt_recipe *r, const struct cmd_devices *dev, bool measure,
                    struct zt_fit_limits *out, struct zt_err *err) ZT_MUST_CHECK;

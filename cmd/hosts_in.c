@@ -1,8 +1,10 @@
 #include "hosts_in.h"
 
+#include <limits.h>
 #include <unistd.h>
 
 #include "launch/detect.h"
+#include "launch/ssh_config.h"
 
 static int failed(const struct zt_err *err)
 {
@@ -33,34 +35,132 @@ static int check_no_hostfile(const struct cmd_options *o)
     return ZT_EXIT_USAGE;
 }
 
-static int take_slots(struct cmd_options *o, const struct zt_hosts *h)
+static void take_slots(struct cmd_options *o, const struct zt_hosts *h)
 {
-    char ours[ZT_HOST_NAME_BYTES] = "this machine";
-    gethostname(ours, sizeof ours - 1);
-    if (h->n > 1 || !zt_host_is_local(h->v[0].name)) {
-        cmd_error(
-            "%s: %s%s%s%s: training on hosts other than this one (%s) is not carried out yet. "
-            "`zerotrain hosts` shows the ranks of a hostfile, `zerotrain plan` plans them",
-            o->hostfile, h->v[0].name, h->n > 1 ? ", " : "", h->n > 1 ? h->v[1].name : "",
-            h->n > 2 ? ", ..." : "", ours);
-        return ZT_EXIT_UNSUPPORTED;
-    }
     const struct zt_host *here = &h->v[0];
     int *slots = zt_arena_alloc(&o->arena, (size_t)here->n_devices, sizeof *slots);
     memcpy(slots, here->devices, (size_t)here->n_devices * sizeof *slots);
     o->slots = slots;
     o->num_gpus = here->n_devices;
+}
+
+/* Where zerotrain is on other hosts. */
+static int find_program(struct cmd_options *o, struct zt_err *err)
+{
+    char self[PATH_MAX];
+    if (o->remote_path)
+        return zt_openssh_check_program(o->remote_path, err) ? zt_err_wrap(err, "--remote_path")
+                                                             : 0;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n < 0)
+        return zt_err_errno(err, ZT_ESYS, "/proc/self/exe");
+    self[n] = '\0';
+    o->remote_path = zt_arena_strdup(&o->arena, self);
+    return zt_openssh_check_program(self, err)
+               ? zt_err_wrap(err, "give --remote_path, where zerotrain is on other hosts")
+               : 0;
+}
+
+/* The name or address that ssh connects to, which may be another than the hostfile's; NULL after a message. */
+static const char *address_of(struct cmd_options *o, const struct zt_host *host)
+{
+    struct zt_ssh_config config = {0};
+    struct zt_err err = {0};
+    const char *address = NULL;
+    if (zt_ssh_config_read(host->name, host->user, o->ssh_port, &config, &err))
+        cmd_error("%s:%d: %s: %s%s", o->hostfile, host->line, host->name, err.msg,
+                  err.code == ZT_ESYS ? "; other hosts are reached by the OpenSSH client" : "");
+    else
+        address = zt_arena_strdup(&o->arena, config.hostname);
+    zt_ssh_config_release(&config);
+    return address;
+}
+
+/* The others would take such a name for themselves. */
+static bool is_loopback_name(const char *name)
+{
+    return strcmp(name, "localhost") == 0 || strncmp(name, "127.", 4) == 0 ||
+           strcmp(name, "::1") == 0;
+}
+
+static int add_node(struct cmd_options *o, const struct zt_host *host, const char **host_of)
+{
+    struct cmd_nodes *nodes = &o->nodes;
+    const char *name = zt_arena_strdup(&o->arena, host->name);
+    struct zt_launch_node *node = &nodes->v[nodes->n++];
+    if (is_loopback_name(name)) {
+        cmd_error("%s:%d: %s beside other hosts, which must reach it: write this machine's name or "
+                  "address",
+                  o->hostfile, host->line, name);
+        return ZT_EXIT_INPUT;
+    }
+    const bool local = zt_host_is_local(name);
+    if (local && nodes->n_here) {
+        cmd_error("%s:%d: %s and %s are both this machine; write it once, with all its slots",
+                  o->hostfile, host->line, host_of[nodes->first_here], name);
+        return ZT_EXIT_INPUT;
+    }
+    *node = (struct zt_launch_node){.n_workers = host->n_devices, .address = name};
+    if (local) {
+        nodes->first_here = nodes->n_ranks;
+        nodes->n_here = host->n_devices;
+    } else {
+        struct zt_ssh_target *ssh = zt_arena_alloc(&o->arena, 1, sizeof *ssh);
+        *ssh = (struct zt_ssh_target){.host = name,
+                                      .user = host->user ? zt_arena_strdup(&o->arena, host->user)
+                                                         : NULL,
+                                      .port = o->ssh_port,
+                                      .program = o->remote_path};
+        node->ssh = ssh;
+        node->address = address_of(o, host);
+        if (!node->address)
+            return ZT_EXIT_FAILURE;
+    }
+    for (int i = 0; i < host->n_devices; i++)
+        host_of[nodes->n_ranks++] = name;
+    nodes->most = ZT_MAX(nodes->most, host->n_devices);
     return 0;
 }
 
-int cmd_hosts_here(struct cmd_options *o)
+static int take_nodes(struct cmd_options *o, const struct zt_hosts *h)
+{
+    struct zt_err err = {0};
+    const char **host_of = zt_arena_alloc(&o->arena, (size_t)zt_hosts_n_ranks(h), sizeof *host_of);
+    if (find_program(o, &err))
+        return failed(&err);
+    o->nodes.host_of = host_of;
+    o->nodes.v = zt_arena_alloc(&o->arena, (size_t)h->n, sizeof *o->nodes.v);
+    for (int i = 0, code; i < h->n; i++)
+        if ((code = add_node(o, &h->v[i], host_of)))
+            return code;
+    o->num_gpus = o->nodes.n_ranks;
+    return 0;
+}
+
+/* Options that say nothing without other hosts. */
+static int check_no_ssh(const struct cmd_options *o)
+{
+    if (!o->ssh_port && !o->remote_path && !o->launcher)
+        return 0;
+    cmd_error("--%s is for other hosts: name them with --hostfile=FILE", o->ssh_port ? "ssh_port"
+                                                                         : o->remote_path
+                                                                             ? "remote_path"
+                                                                             : "launcher");
+    return ZT_EXIT_USAGE;
+}
+
+int cmd_hosts_train(struct cmd_options *o)
 {
     struct zt_hosts h = {0};
-    if (!o->hostfile)
-        return check_no_hostfile(o);
+    if (!o->hostfile) {
+        int code = check_no_ssh(o);
+        return code ? code : check_no_hostfile(o);
+    }
     int code = read_hosts(o, &h);
-    if (!code)
-        code = take_slots(o, &h);
+    if (!code && h.n == 1 && zt_host_is_local(h.v[0].name))
+        take_slots(o, &h);
+    else if (!code)
+        code = take_nodes(o, &h);
     zt_hosts_release(&h);
     return code;
 }

@@ -5,10 +5,11 @@
 #include "cmd.h"
 
 /*
- * Before training: a hostfile must come to this machine alone; its slots go into o->slots, their number into
- * o->num_gpus. Other hosts are refused in words. 0, or an exit code after a message.
+ * Before training: where it runs. Of a hostfile that comes to this machine alone the slots go into o->slots,
+ * their number into o->num_gpus; other hosts go into o->nodes, as they are started by ssh. 0, or an exit code
+ * after a message.
  */
-int cmd_hosts_here(struct cmd_options *o);
+int cmd_hosts_train(struct cmd_options *o);
 
 /*
  * Before training: were we started as one of many, by srun, mpirun or torchrun? That is refused: each would

@@ -9,6 +9,9 @@ enum {
     OPT_INCLUDE,
     OPT_EXCLUDE,
     OPT_NUM_NODES,
+    OPT_LAUNCHER,
+    OPT_SSH_PORT,
+    OPT_REMOTE_PATH,
     OPT_DEVICE,
     OPT_COLLECTIVES,
     OPT_PER_GPU,
@@ -50,6 +53,12 @@ static const struct row {
      "only these hosts and devices: NAME or NAME:0,2, joined by @"},
     {"exclude", required_argument, OPT_EXCLUDE, true, true, "SPEC", "all but these"},
     {"num_nodes", required_argument, OPT_NUM_NODES, true, true, "N", "the first N hosts"},
+    {"launcher", required_argument, OPT_LAUNCHER, true, false, "openssh",
+     "how other hosts are reached: by the ssh client"},
+    {"ssh_port", required_argument, OPT_SSH_PORT, true, false, "N",
+     "of other hosts (default: as ~/.ssh/config says, else 22)"},
+    {"remote_path", required_argument, OPT_REMOTE_PATH, true, false, "PATH",
+     "zerotrain on other hosts (default: where it is here)"},
     {"device", required_argument, OPT_DEVICE, true, true, "cpu|cuda|auto",
      "what to train on (default auto: the GPUs there are, else one CPU worker)"},
     {"collectives", required_argument, OPT_COLLECTIVES, true, false, "KIND",
@@ -145,7 +154,7 @@ static bool parse_transport(const char *text, enum zt_transport *out)
 
 static int take(int opt, bool plan, struct cmd_options *o)
 {
-    enum { MAX_PER_GPU = 64 };
+    enum { MAX_PER_GPU = 64, MAX_PORT = 65535 };
     int64_t seed;
     switch (opt) {
     case OPT_NUM_GPUS:
@@ -163,6 +172,17 @@ static int take(int opt, bool plan, struct cmd_options *o)
         return parse_count("num_nodes", optarg, 1, ZT_HOSTS_MAX, &o->hosts.num_nodes)
                    ? -1
                    : ZT_EXIT_USAGE;
+    case OPT_LAUNCHER:
+        o->launcher = optarg;
+        if (strcmp(optarg, "openssh") == 0)
+            return -1;
+        cmd_error("--launcher: \"%s\" is not openssh, the only one so far", optarg);
+        return ZT_EXIT_USAGE;
+    case OPT_SSH_PORT:
+        return parse_count("ssh_port", optarg, 1, MAX_PORT, &o->ssh_port) ? -1 : ZT_EXIT_USAGE;
+    case OPT_REMOTE_PATH:
+        o->remote_path = optarg;
+        return -1;
     case OPT_RANK:
         return parse_count("rank", optarg, 0, CMD_MAX_RANKS - 1, &o->rank) ? -1 : ZT_EXIT_USAGE;
     case OPT_DEVICE:

@@ -179,8 +179,11 @@ static int show(struct planning *pl, const struct cmd_options *o)
 /* The subcommand, once its options are known. */
 static int plan(struct cmd_options *o)
 {
+    const int n = o->num_gpus ? o->num_gpus : 1;
     struct planning pl = {.dev = {.kind = strcmp(o->device, "cpu") ? ZT_DEV_CUDA : ZT_DEV_CPU,
-                                  .n_workers = o->num_gpus ? o->num_gpus : 1}};
+                                  .n_workers = n,
+                                  .on_a_host = n,
+                                  .n_here = n}};
     int code = check_options(o, pl.dev.n_workers);
     if (!code && o->largest)
         return plan_largest(o);

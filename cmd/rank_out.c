@@ -8,7 +8,8 @@
 void rank_out_line(struct rank_out *o, int rank, const char *line, size_t len)
 {
     if (rank >= 0)
-        zt_str_printf(&o->buf, "[rank %d] ", rank);
+        zt_str_printf(&o->buf, "[%s%srank %d] ", o->host_of ? o->host_of[rank] : "",
+                      o->host_of ? " " : "", rank);
     zt_str_add(&o->buf, line, len);
     zt_str_puts(&o->buf, "\n");
 }

@@ -9,13 +9,14 @@
 
 struct rank_out {
     int fd;
-    struct zt_str buf; /* not written yet; append whole lines */
-    size_t written;    /* of buf */
-    bool no_wait;      /* told to end: finish drops what nobody reads */
-    int error;         /* errno of a failed write, after which all is dropped; 0: none */
+    const char *const *host_of; /* (ranks) named before each line; NULL: there is one host */
+    struct zt_str buf;          /* not written yet; append whole lines */
+    size_t written;             /* of buf */
+    bool no_wait;               /* told to end: finish drops what nobody reads */
+    int error;                  /* errno of a failed write, after which all is dropped; 0: none */
 };
 
-/* Append "[rank N] line\n"; without the prefix when rank is negative. */
+/* Append "[rank N] line\n", or "[HOST rank N] line\n"; without the prefix when rank is negative. */
 void rank_out_line(struct rank_out *o, int rank, const char *line, size_t len);
 
 /* Write what fits. -1: all is written or dropped, else the descriptor to wait for. */

@@ -6,8 +6,10 @@
 #include "cmd.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/io.h"
 #include "devices.h"
@@ -47,7 +49,8 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
     if (rc)
         rc = zt_err_wrap(err, "%s", j->o.recipe_path);
     else
-        rc = zt_train_check_disk(j->r, (const struct zt_plan *const *)plans, n, err);
+        rc = zt_train_check_disk(j->r, (const struct zt_plan *const *)plans + j->o.nodes.first_here,
+                                 j->dev.n_here, err);
     if (!rc) {
         j->plan = plans[0];
         plans[0] = NULL;
@@ -145,6 +148,8 @@ static void print_start(const struct job *j)
                j->threads == 1 ? "" : "s");
     else
         printf("%d GPU worker%s", j->dev.n_workers, s);
+    if (j->o.nodes.n)
+        printf(" on %d host%s", j->o.nodes.n, j->o.nodes.n == 1 ? "" : "s");
     if (j->dev.per_gpu > 1)
         printf(" (%d on each GPU)", j->dev.per_gpu);
     printf(", ZeRO stage %d, %s\n", p->cfg.stage, zt_dtype_name(p->cfg.dtype));
@@ -162,11 +167,22 @@ static void print_start(const struct job *j)
     fflush(stdout);
 }
 
+/* What of our environment other hosts need; what the user names comes after it and wins. */
+static void add_for_others(struct zt_env *env)
+{
+    struct zt_env ours = {0};
+    zt_env_add_all(&ours, environ);
+    zt_env_add_for_remote(env, &ours);
+    zt_env_release(&ours);
+}
+
 /* Folder, resolved recipe and display: what a run needs before workers start. */
 static int prepare(struct job *j, const struct zt_str *recipe, struct zt_env *env,
                    struct display *display, struct zt_err *err)
 {
     struct zt_str path = {0};
+    if (j->o.nodes.n)
+        add_for_others(env);
     int rc = j->o.hostfile ? zt_env_read_deepspeed(env, &j->notes, err) : 0;
     if (!rc && j->o.env_file)
         rc = zt_env_read_file(j->o.env_file, env, err);
@@ -180,9 +196,11 @@ static int prepare(struct job *j, const struct zt_str *recipe, struct zt_env *en
     if (!rc)
         rc = display_init(display, j->log_dir.buf, j->dev.n_workers, j->r->train.steps,
                           j->r->log.steps_per_print, err);
-    if (!rc)
-        display->profile_path = j->r->profile.output_file;
-    return rc;
+    if (rc)
+        return rc;
+    display->profile_path = j->r->profile.output_file;
+    display->out.host_of = display->err.host_of = j->o.nodes.host_of;
+    return 0;
 }
 
 /*
@@ -194,8 +212,8 @@ static int local_nodes(struct zt_launch_node *nodes, int max)
     const char *at = getenv("ZT_TEST_LOCAL_NODES");
     int n = 0;
     for (char *end; at && *at && n < max; at = *end ? end + 1 : end, n++)
-        nodes[n] = (struct zt_launch_node){.n_workers = (int)strtol(at, &end, 10),
-                                           .address = "127.0.0.1"};
+        nodes[n] =
+            (struct zt_launch_node){.n_workers = (int)strtol(at, &end, 10), .address = "127.0.0.1"};
     return n;
 }
 
@@ -203,11 +221,14 @@ static int launch(const struct job *j, const struct zt_str *recipe, const struct
                   struct display *display)
 {
     struct zt_err err = {0};
-    struct zt_launch_node nodes[16];
+    struct zt_launch_node local[16];
+    const bool elsewhere = j->o.nodes.n > 0;
+    char dir[PATH_MAX];
     struct zt_launch_opts opts = {
         .n_workers = j->dev.n_workers,
-        .n_nodes = local_nodes(nodes, ZT_ARRAY_LEN(nodes)),
-        .nodes = nodes,
+        .n_nodes = elsewhere ? j->o.nodes.n : local_nodes(local, ZT_ARRAY_LEN(local)),
+        .nodes = elsewhere ? j->o.nodes.v : local,
+        .dir = getcwd(dir, sizeof dir),
         .env = (const char *const *)env->v,
         .n_env = (int)env->n,
         .recipe = recipe->buf,
@@ -297,14 +318,14 @@ static int train(struct job *j)
     struct zt_err err = {0};
     int code = cmd_hosts_alone();
     if (!code)
-        code = cmd_hosts_here(&j->o);
+        code = cmd_hosts_train(&j->o);
     if (!code)
         code = cmd_pick_devices(&j->o, &j->dev);
     if (!code)
         code = load_recipe(j);
     if (code)
         return code;
-    j->threads = cmd_threads(j->r, j->dev.n_workers);
+    j->threads = cmd_threads(j->r, j->dev.on_a_host);
     int rc = plan_all_ranks(j, &err);
     if (!rc)
         rc = zt_train_check(j->r, j->model, &j->notes, &err);

@@ -21,6 +21,7 @@ _zerotrain() {
     case $option in
     --device) words="cpu cuda auto" ;;
     --collectives) words="nccl staged auto" ;;
+    --launcher) words="openssh" ;;
     --profile) words="fast slow cpu" ;;
     --dtype) words="fp32 bf16 fp16" ;;
     --format) words="text markdown csv" ;;
@@ -29,12 +30,12 @@ _zerotrain() {
         compopt -o filenames
         return
         ;;
-    --deepspeed_config | --env_file | --hostfile | --output | --svg)
+    --deepspeed_config | --env_file | --hostfile | --output | --remote_path | --svg)
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         compopt -o filenames
         return
         ;;
-    --num_gpus | --num_nodes | --include | --exclude | --devices_per_gpu | --set | --seed | --device_memory | --host_memory | --fit | --largest_layer | --rank | --warmup | --max_shard_size | --step | --vocab_size) return ;;
+    --num_gpus | --num_nodes | --ssh_port | --include | --exclude | --devices_per_gpu | --set | --seed | --device_memory | --host_memory | --fit | --largest_layer | --rank | --warmup | --max_shard_size | --step | --vocab_size) return ;;
     *)
         if [[ $cur == -* ]]; then
             words=$("$program" "$command" --help 2>/dev/null | grep -oE '^  --[a-z_]+=?')

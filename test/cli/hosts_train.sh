@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training and planning with a hostfile: this machine alone is trained on; others are planned, and refused
-# before anything starts.
+# Training and planning with a hostfile that comes to this machine, and what is refused before anything starts;
+# other hosts: hosts_ssh.sh.
 . "$REPO/test/cli/common.bash"
 tiny
 unset DS_ENV_FILE
@@ -27,8 +27,9 @@ DS_ENV_FILE=nosuch try cpu --hostfile=here tiny.yaml --log_dir=g
 rm .deepspeed_env home/.deepspeed_env
 
 # Refused; nothing is written.
-try cpu --hostfile="$REPO/hostfiles/two-nodes" tiny.yaml | sed 's/than this one (.*)/than this one (NAME)/'
-echo "192.0.2.10 slots=1" | try cpu --hostfile=- tiny.yaml | sed 's/than this one (.*)/than this one (NAME)/'
+try zerotrain --hostfile="$REPO/hostfiles/two-nodes" tiny.yaml
+printf 'localhost slots=2\n192.0.2.10 slots=1\n' | try cpu --hostfile=- tiny.yaml
+printf '%s slots=1\n127.0.0.1 slots=2\n' "$(hostname)" | try cpu --hostfile=- tiny.yaml
 try cpu --hostfile=nosuch tiny.yaml
 try cpu --hostfile=here --num_gpus=3 tiny.yaml
 try cpu --hostfile=here --include=localhost:2 tiny.yaml

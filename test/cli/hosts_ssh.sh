@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Training on the hosts of a hostfile. `ssh` is a stand-in that starts an agent here as sshd would: by a login
+# shell that speaks first, in another folder, without our environment. node-x cannot be reached.
+. "$REPO/test/cli/common.bash"
+tiny
+unset DS_ENV_FILE
+export HOME=$PWD LOG=$PWD/arguments ZT_TCP_INTERFACE=lo
+mkdir bin
+cat >bin/ssh <<'END'
+#!/bin/sh
+if [ "$1" = -G ]; then
+    printf 'user me\nhostname 127.0.0.1\nport 22\n'
+    exit
+fi
+echo "$*" >>"$LOG"
+case "$*" in
+*' node-x '*)
+    printf 'ssh: connect to host node-x port 22: No route to host\r\n' >&2
+    exit 255
+    ;;
+esac
+for command; do :; done
+echo "Welcome to this host."
+cd / && exec env -i PATH="$PATH" sh -c "$command"
+END
+chmod +x bin/ssh
+real=$PATH
+export PATH=$PWD/bin:$PATH
+cpu() { zerotrain --device=cpu "$@"; }
+printf 'me@node-a slots=1\nnode-b slots=4\n' >two
+
+try cpu --hostfile=two --exclude=node-b:1,3 --ssh_port=2200 --log_dir=a tiny.yaml | grep -aE '^([0-9] CPU|model|step 3)|exit'
+sort arguments | sed "s|.* -p|... -p|; s|'.*/zerotrain'|'/.../zerotrain'|"
+try cpu --hostfile=two --num_nodes=1 --launcher=openssh --log_dir=b tiny.yaml | grep -aE '^([0-9] CPU|step 3)'
+# Lines carry the host; the environment travels, but not what names this machine.
+ZT_CPU_ISA=here try cpu --hostfile=two --include=node-a --log_dir=c tiny.yaml | grep -aE '^(\[|zerotrain: +\|)|first' |
+    sed 's/unknown;.*/unknown; .../'
+
+# Hosts that do not start.
+printf 'node-a slots=1\nnode-x slots=1\n' >away
+try cpu --hostfile=away --log_dir=d tiny.yaml | grep -a '^zerotrain\|exit' | sort
+try cpu --hostfile=two --remote_path=/nosuch/zerotrain --num_nodes=1 --log_dir=e tiny.yaml |
+    grep -a '^zerotrain: the\|exit' | sed 's/there: .*; --/there: ...; --/'
+
+# Refused before anything starts.
+try cpu --hostfile=two --remote_path=bin/zerotrain tiny.yaml
+try cpu --hostfile=two --remote_path="/it's" tiny.yaml
+try cpu --hostfile=two --launcher=pdsh tiny.yaml
+try cpu --hostfile=two --ssh_port=0 tiny.yaml
+printf 'node-%d slots=1\n' {1..65} | try cpu --hostfile=- tiny.yaml
+try cpu --ssh_port=22 tiny.yaml
+try cpu --remote_path=/zerotrain tiny.yaml
+rm bin/ssh
+PATH=$PWD/bin try cpu --hostfile=two tiny.yaml
+PATH=$real
+[ ! -e runs ] && echo "nothing was written"
