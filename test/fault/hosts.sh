@@ -137,6 +137,19 @@ hit INT "$pid"
 within 5 "an interrupt while a host starts" 130 'ending all ranks'
 kill -CONT "$(cat "$lab/zt2/pid")"
 
+# One host is slow: the others wait for it.
+kill -STOP "$(cat "$lab/zt2/pid")"
+start --device=cpu --hostfile="$tmp/three" --log_dir="$tmp/run$case_no" --set train.steps=1000000 \
+    --set train_micro_batch_size_per_gpu=2 recipes/quickstart.yaml
+until_true others_wait
+sleep 3 # so slow it is; below the 10 s that ssh waits
+trains && fail "a host that is slow to start" "it trains without it"
+kill -CONT "$(cat "$lab/zt2/pid")"
+until_true trains
+struck=$SECONDS
+hit INT "$pid"
+within 5 "a host that is slow to start" 130 'finishing this step'
+
 # ---- hosts that are lost ----
 
 train
