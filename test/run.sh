@@ -109,6 +109,7 @@ suite_asan() {
     fuzz_corpora build/address
     run "parity (asan)" test/parity/run.py --quick build/address/zerotrain
     run "resume (asan)" test/parity/resume.py --quick build/address/zerotrain
+    run "nodes (asan)" test/parity/nodes.py --quick build/address/zerotrain
 }
 suite_tsan() {
     build all tests SAN=thread || return

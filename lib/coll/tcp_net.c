@@ -32,8 +32,8 @@ static void find_parts(const struct shm_coll *c, zt_axes mask, struct tcp_group 
     g->n = zt_group_size(&c->base.mesh, mask);
     for (int i = 0; i < g->n; i++) {
         int rank = zt_group_member(&c->base.mesh, mask, c->base.rank, i);
-        struct tcp_part *last = &g->parts[g->n_parts - 1];
-        if (g->n_parts && net->node_of[last->rank] == net->node_of[rank]) {
+        struct tcp_part *last = g->n_parts ? &g->parts[g->n_parts - 1] : NULL;
+        if (last && net->node_of[last->rank] == net->node_of[rank]) {
             last->n++;
             continue;
         }
