@@ -39,10 +39,10 @@ static int evaluate(struct zt_run *run, int64_t step, struct zt_err *err)
     if (run->env->rank != 0)
         return 0;
     json_t *value = isfinite(loss) ? json_real(loss) : json_null();
-    return zt_run_report(run,
-                         json_pack("{s:s, s:I, s:o, s:I}", "type", "eval", "step", (json_int_t)step,
-                                   "val_loss", value, "tokens", (json_int_t)tokens),
-                         err);
+    return zt_report(run->env,
+                     json_pack("{s:s, s:I, s:o, s:I}", "type", "eval", "step", (json_int_t)step,
+                               "val_loss", value, "tokens", (json_int_t)tokens),
+                     err);
 }
 
 static int sample(struct zt_run *run, int64_t step, struct zt_err *err)
@@ -61,10 +61,10 @@ static int sample(struct zt_run *run, int64_t step, struct zt_err *err)
     run->last_done_ns = run->finished_ns = 0;
     run->sampled = step;
     if (!rc && run->env->rank == 0)
-        rc = zt_run_report(run,
-                           json_pack("{s:s, s:I, s:s}", "type", "sample", "step", (json_int_t)step,
-                                     "text", zt_str_get(&text)),
-                           err);
+        rc = zt_report(run->env,
+                       json_pack("{s:s, s:I, s:s}", "type", "sample", "step", (json_int_t)step,
+                                 "text", zt_str_get(&text)),
+                       err);
     zt_str_release(&text);
     return rc;
 }

@@ -7,15 +7,20 @@
 #include "offload/disk.h"
 
 /* Send a JSON object up; steals it. */
-int zt_run_report(const struct zt_run *run, json_t *o, struct zt_err *err)
+int zt_report(const struct zt_train_env *env, json_t *o, struct zt_err *err)
 {
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
     if (!text)
         return zt_err_set(err, ZT_ENOMEM, "a report could not be written as JSON");
-    int rc = run->env->report(run->env->ctx, text, strlen(text), err);
+    int rc = env->report(env->ctx, text, strlen(text), err);
     free(text);
     return rc;
+}
+
+int zt_report_notice(const struct zt_train_env *env, const char *text, struct zt_err *err)
+{
+    return zt_report(env, json_pack("{s:s, s:s}", "type", "notice", "text", text), err);
 }
 
 int zt_run_report_start(const struct zt_run *run, struct zt_err *err)
@@ -26,8 +31,8 @@ int zt_run_report_start(const struct zt_run *run, struct zt_err *err)
     if (run->feed_train.end >= 0)
         zt_str_printf(&data, "; %lld epoch%s, %lld steps", (long long)run->r->train.epochs,
                       run->r->train.epochs == 1 ? "" : "s", (long long)run->r->train.steps);
-    int rc = zt_run_report(
-        run,
+    int rc = zt_report(
+        run->env,
         json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:s, s:b, s:I, s:I, s:s?, s:f}", "type",
                   "start", "device", run->env->device, "params", (json_int_t)p->model->n_elems,
                   "tokens_per_step", (json_int_t)(run->r->batch.train * p->cfg.seq_len),
@@ -41,11 +46,6 @@ int zt_run_report_start(const struct zt_run *run, struct zt_err *err)
     return rc;
 }
 
-int zt_run_notice(const struct zt_run *run, const char *text, struct zt_err *err)
-{
-    return zt_run_report(run, json_pack("{s:s, s:s}", "type", "notice", "text", text), err);
-}
-
 /* How rank 0 moves bytes; and of every rank, which files of workers that died it has removed. */
 int zt_run_report_disk(const struct zt_run *run, struct zt_err *err)
 {
@@ -53,13 +53,13 @@ int zt_run_report_disk(const struct zt_run *run, struct zt_err *err)
     int rc = 0, n = zt_disk_n_leftovers(run->disk);
     if (run->env->rank == 0) {
         zt_str_printf(&text, "offload to NVMe, each worker: %s", zt_disk_describe(run->disk));
-        rc = zt_run_notice(run, zt_str_get(&text), err);
+        rc = zt_report_notice(run->env, zt_str_get(&text), err);
     }
     zt_str_reset(&text);
     zt_str_printf(&text, "rank %d removed from %s what %d worker%s that died had left there",
                   run->env->rank, run->r->zero.nvme.path, n, n == 1 ? "" : "s");
     if (!rc && n > 0)
-        rc = zt_run_notice(run, zt_str_get(&text), err);
+        rc = zt_report_notice(run->env, zt_str_get(&text), err);
     zt_str_release(&text);
     return rc;
 }
@@ -114,8 +114,8 @@ static int report_profile(const struct zt_run *run, int64_t i, struct zt_err *er
                                run->peak_flops / run->env->world, run->r->profile.detailed};
     struct zt_str text = {0};
     zt_times_profile(&of, &text);
-    int rc = zt_run_report(
-        run, json_pack("{s:s, s:s}", "type", "profile", "text", zt_str_get(&text)), err);
+    int rc = zt_report(run->env,
+                       json_pack("{s:s, s:s}", "type", "profile", "text", zt_str_get(&text)), err);
     zt_str_release(&text);
     return rc;
 }
@@ -200,7 +200,7 @@ int zt_run_report_skipped(struct zt_run *run, const struct zt_step_block *sb, st
     else
         return 0;
     run->said_masked |= !sb->tokens;
-    return zt_run_notice(run, text, err);
+    return zt_report_notice(run->env, text, err);
 }
 
 int zt_run_judge(const struct zt_run *run, const struct zt_step_block *sb, struct zt_err *err)
@@ -308,7 +308,7 @@ int zt_run_report_memory(struct zt_run *run, struct zt_err *err)
         json_decref(o);
         return rc;
     }
-    return zt_run_report(run, o, err);
+    return zt_report(run->env, o, err);
 }
 
 /* "stopped" says why the run ended before its last step, if it did. */
@@ -318,5 +318,5 @@ int zt_run_report_end(const struct zt_run *run, int64_t steps_done, struct zt_er
     json_t *o = json_pack("{s:s, s:I}", "type", "end", "step", (json_int_t)steps_done);
     if (run->stop != ZT_GO_ON && steps_done < run->last_step)
         json_object_set_new(o, "stopped", json_string(reasons[run->stop]));
-    return zt_run_report(run, o, err);
+    return zt_report(run->env, o, err);
 }

@@ -145,7 +145,7 @@ static int refuse(struct zt_run *run, const char *path, const struct zt_err *why
                           run->env->world - vote->save);
     zt_str_printf(&text, "WARNING: %s is passed over: %s", path, why->msg);
     if (run->env->world - vote->save == run->env->rank)
-        rc = zt_run_notice(run, text.buf, err);
+        rc = zt_report_notice(run->env, text.buf, err);
     zt_str_release(&text);
     return rc;
 }
@@ -184,7 +184,7 @@ static int set_aside_later(struct zt_run *run, struct zt_err *err)
     if (!rc && moved > 0) {
         zt_str_printf(&text, "%d checkpoint%s of later steps moved to %s", moved,
                       moved == 1 ? "" : "s", where.buf);
-        rc = zt_run_notice(run, text.buf, err);
+        rc = zt_report_notice(run->env, text.buf, err);
     }
     zt_str_release(&where);
     zt_str_release(&text);

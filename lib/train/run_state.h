@@ -8,10 +8,9 @@
 #ifndef ZT_TRAIN_RUN_STATE_H
 #define ZT_TRAIN_RUN_STATE_H
 
-#include <jansson.h>
-
 #include "ckpt/safetensors.h"
 #include "metrics/metrics.h"
+#include "train/report.h"
 #include "train/run.h"
 #include "train/save.h"
 #include "train/times.h"
@@ -74,9 +73,6 @@ void zt_run_measure_peak(struct zt_run *run);
 
 /* ---- run_report.c ---- */
 
-int zt_run_report(const struct zt_run *run, json_t *o,
-                  struct zt_err *err) ZT_MUST_CHECK; /* steals o */
-int zt_run_notice(const struct zt_run *run, const char *text, struct zt_err *err) ZT_MUST_CHECK;
 int zt_run_report_start(const struct zt_run *run, struct zt_err *err) ZT_MUST_CHECK;
 int zt_run_report_disk(const struct zt_run *run, struct zt_err *err) ZT_MUST_CHECK;
 int zt_run_send_step(struct zt_run *run, const struct zt_metrics *m,

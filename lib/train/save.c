@@ -1,7 +1,6 @@
 #include "train/save.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
@@ -10,6 +9,7 @@
 #include "base/clock.h"
 #include "base/version.h"
 #include "ckpt/folder.h"
+#include "train/report.h"
 
 /*
  * A save goes through two phases: every rank writes its file (WRITE), then, when all have said that they
@@ -158,22 +158,6 @@ static void join_thread(struct zt_saver *s)
     s->threaded = false;
 }
 
-static int report(struct zt_saver *s, json_t *o, struct zt_err *err)
-{
-    char *text = json_dumps(o, JSON_COMPACT);
-    json_decref(o);
-    if (!text)
-        return zt_err_set(err, ZT_ENOMEM, "a report could not be written as JSON");
-    int rc = s->env->report(s->env->ctx, text, strlen(text), err);
-    free(text);
-    return rc;
-}
-
-static int notice(struct zt_saver *s, const char *text, struct zt_err *err)
-{
-    return report(s, json_pack("{s:s, s:s}", "type", "notice", "text", text), err);
-}
-
 static int report_saved(struct zt_saver *s, struct zt_err *err)
 {
     const struct zt_manifest *m = &s->layout.m;
@@ -184,13 +168,13 @@ static int report_saved(struct zt_saver *s, struct zt_err *err)
     if (!s->snapshot) /* training has waited for all of it */
         s->stall_ns = zt_now_ns() - s->asked_ns;
     zt_ckpt_step_path(s->dir, m->at.step, &path);
-    int rc = report(s,
-                    json_pack("{s:s, s:I, s:s, s:I, s:f, s:f, s:f}", "type", "save", "step",
-                              (json_int_t)m->at.step, "path", path.buf, "bytes", (json_int_t)bytes,
-                              "stall_ms", (double)s->stall_ns * 1e-6, "write_ms",
-                              (double)s->write_ns * 1e-6, "total_ms",
-                              (double)(zt_now_ns() - s->start_ns) * 1e-6),
-                    err);
+    int rc = zt_report(s->env,
+                       json_pack("{s:s, s:I, s:s, s:I, s:f, s:f, s:f}", "type", "save", "step",
+                                 (json_int_t)m->at.step, "path", path.buf, "bytes",
+                                 (json_int_t)bytes, "stall_ms", (double)s->stall_ns * 1e-6,
+                                 "write_ms", (double)s->write_ns * 1e-6, "total_ms",
+                                 (double)(zt_now_ns() - s->start_ns) * 1e-6),
+                       err);
     zt_str_release(&path);
     return rc;
 }
@@ -202,7 +186,7 @@ static int report_failed(struct zt_saver *s, struct zt_err *err)
     int rc = 0;
     if (s->rc) {
         zt_str_printf(&text, "WARNING: rank %d: %s", s->env->rank, s->err.msg);
-        rc = notice(s, text.buf, err);
+        rc = zt_report_notice(s->env, text.buf, err);
     }
     if (!rc && s->env->rank == 0) {
         zt_str_reset(&text);
@@ -213,7 +197,7 @@ static int report_failed(struct zt_saver *s, struct zt_err *err)
                           (long long)s->last_good);
         else
             zt_str_puts(&text, "this run has no checkpoint");
-        rc = notice(s, text.buf, err);
+        rc = zt_report_notice(s->env, text.buf, err);
     }
     zt_str_release(&text);
     return rc;
