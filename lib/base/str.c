@@ -155,6 +155,15 @@ const char *zt_nearest(const char *word, const char *const *candidates, size_t n
     return best;
 }
 
+const char *zt_fmt_dims(char *buf, size_t buf_bytes, int n_dims, const int64_t *dims)
+{
+    size_t at = (size_t)snprintf(buf, buf_bytes, "%s", "");
+    for (int i = 0; i < n_dims && at < buf_bytes; i++)
+        at +=
+            (size_t)snprintf(buf + at, buf_bytes - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
+    return buf;
+}
+
 const char *zt_fmt_gb(char *buf, size_t buf_bytes, double bytes)
 {
     if (bytes >= 1e8)

@@ -35,6 +35,9 @@ ZT_MUST_CHECK bool zt_parse_bytes(const char *text, int64_t *out);
 /* The candidate nearest to `word` by edit distance, or NULL when none is near enough to suggest. */
 const char *zt_nearest(const char *word, const char *const *candidates, size_t n);
 
+/* "2, 3, 4": the dimensions of a tensor, cut where buf ends; returns buf. */
+const char *zt_fmt_dims(char *buf, size_t buf_bytes, int n_dims, const int64_t *dims);
+
 /* "12.3 GB" (powers of 1000) and "11.4 GiB" (powers of 1024); returns buf. */
 const char *zt_fmt_gb(char *buf, size_t buf_bytes, double bytes);
 const char *zt_fmt_gib(char *buf, size_t buf_bytes, double bytes);

@@ -219,16 +219,6 @@ static bool is_buffer(const struct matcher *k, const struct zt_st_tensor *t)
            t->dims[2] == t->dims[3];
 }
 
-static const char *fmt_shape(char *buf, size_t n, int n_dims, const int64_t *dims)
-{
-    size_t at = (size_t)snprintf(buf, n, "(");
-    for (int i = 0; i < n_dims && at < n; i++)
-        at += (size_t)snprintf(buf + at, n - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
-    if (at < n)
-        snprintf(buf + at, n - at, ")");
-    return buf;
-}
-
 static void check_tensor(struct matcher *k, const struct zt_param_spec *want,
                          const struct zt_st_tensor *t)
 {
@@ -240,9 +230,9 @@ static void check_tensor(struct matcher *k, const struct zt_param_spec *want,
         problem(k, "%.200s: type %s; weights are F32, F16 or BF16", t->name, t->dtype_name);
     if (!same) {
         char has[200], needs[200];
-        problem(k, "%.200s: shape %s, the model has %s%s", t->name,
-                fmt_shape(has, sizeof has, t->n_dims, t->dims),
-                fmt_shape(needs, sizeof needs, want->n_dims, want->dims),
+        problem(k, "%.200s: shape (%s), the model has (%s)%s", t->name,
+                zt_fmt_dims(has, sizeof has, t->n_dims, t->dims),
+                zt_fmt_dims(needs, sizeof needs, want->n_dims, want->dims),
                 transposed ? " (transposed?)" : "");
     }
 }

@@ -132,14 +132,8 @@ void zt_emit_collective(struct zt_emit *e, struct zt_op *op, zt_axes group, enum
 
 void zt_emit_begin(struct zt_emit *e, enum zt_program_kind kind, int64_t batch, bool train)
 {
-    const struct zt_plan_config *cfg = &e->p->cfg;
     const struct zt_model *m = e->p->model;
-    const struct zt_shape shape = {.batch = batch,
-                                   .seq_len = cfg->seq_len,
-                                   .dtype = cfg->dtype,
-                                   .dev_kind = cfg->dev_kind,
-                                   .n_threads = cfg->n_threads,
-                                   .train = train};
+    const struct zt_shape shape = zt_plan_shape(&e->p->cfg, batch, train);
     e->prog = &e->p->programs[kind];
     e->prog->kind = kind;
     e->prog->repeats = kind == ZT_PROG_TRAIN || kind == ZT_PROG_EVAL || kind == ZT_PROG_GENERATE;

@@ -89,12 +89,7 @@ static void count_program(struct zt_plan *p, enum zt_program_kind k, size_t *dev
 static double model_flops(const struct zt_plan *p)
 {
     const struct zt_plan_config *cfg = &p->cfg;
-    const struct zt_shape shape = {.batch = cfg->micro_batch,
-                                   .seq_len = cfg->seq_len,
-                                   .dtype = cfg->dtype,
-                                   .dev_kind = cfg->dev_kind,
-                                   .n_threads = cfg->n_threads,
-                                   .train = true};
+    const struct zt_shape shape = zt_plan_shape(cfg, cfg->micro_batch, true);
     return zt_model_train_flops_per_token(p->model, &shape) * (double)cfg->micro_batch *
            (double)cfg->seq_len * cfg->accum;
 }

@@ -618,6 +618,18 @@ void zt_plan_touched(const struct zt_plan *p, enum zt_arena_id arena, unsigned p
 size_t zt_extent_blocks(const struct zt_extent *x, int n, size_t block);
 void zt_touched_release(struct zt_touched *t);
 
+/* The shape that micro-batches of `batch` sequences have under this configuration. */
+static inline struct zt_shape zt_plan_shape(const struct zt_plan_config *cfg, int64_t batch,
+                                            bool train)
+{
+    return (struct zt_shape){.batch = batch,
+                             .seq_len = cfg->seq_len,
+                             .dtype = cfg->dtype,
+                             .dev_kind = cfg->dev_kind,
+                             .n_threads = cfg->n_threads,
+                             .train = train};
+}
+
 /* Bytes of the device: its own arena and the one that peers read. */
 static inline size_t zt_plan_device_bytes(const struct zt_plan *p)
 {

@@ -94,12 +94,8 @@ void zt_do_segment(const struct zt_op_ctx *c)
     const struct zt_op *op = c->op;
     const struct zt_segment *seg = &p->model->segments[op->segment];
     bool train = c->prog->kind == ZT_PROG_TRAIN;
-    struct zt_shape shape = {.batch = zt_op_plane_elems(c) / p->cfg.seq_len,
-                             .seq_len = p->cfg.seq_len,
-                             .dtype = p->cfg.dtype,
-                             .dev_kind = p->cfg.dev_kind,
-                             .n_threads = p->cfg.n_threads,
-                             .train = train};
+    const struct zt_shape shape =
+        zt_plan_shape(&p->cfg, zt_op_plane_elems(c) / p->cfg.seq_len, train);
     struct zt_seg_call call = {.dev = c->e->dev,
                                .stream = c->s,
                                .shape = &shape,

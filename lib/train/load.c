@@ -12,16 +12,6 @@ static bool same_shape(const struct zt_ckpt_tensor *t, const struct zt_param_spe
            memcmp(t->dims, s->dims, (size_t)s->n_dims * sizeof *s->dims) == 0;
 }
 
-static const char *shape_text(int n_dims, const int64_t *dims, char *buf, size_t size)
-{
-    size_t at = (size_t)snprintf(buf, size, "[");
-    for (int i = 0; i < n_dims && at < size; i++)
-        at += (size_t)snprintf(buf + at, size - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
-    if (at < size)
-        snprintf(buf + at, size - at, "]");
-    return buf;
-}
-
 static int match(struct zt_load *l, const struct zt_recipe *r, const struct zt_model *m,
                  struct zt_err *err)
 {
@@ -37,9 +27,9 @@ static int match(struct zt_load *l, const struct zt_recipe *r, const struct zt_m
                               s->name);
         if (!same_shape(t, s))
             return zt_err_set(err, ZT_EINPUT,
-                              "tensor %s has shape %s, and the recipe's model wants %s", s->name,
-                              shape_text(t->n_dims, t->dims, theirs, sizeof theirs),
-                              shape_text(s->n_dims, s->dims, ours, sizeof ours));
+                              "tensor %s has shape [%s], and the recipe's model wants [%s]",
+                              s->name, zt_fmt_dims(theirs, sizeof theirs, t->n_dims, t->dims),
+                              zt_fmt_dims(ours, sizeof ours, s->n_dims, s->dims));
         l->tensors[i] = t;
     }
     if (c->n_tensors != m->n_params)
