@@ -2,107 +2,180 @@
 
 #include <getopt.h>
 #include <limits.h>
+#include <stddef.h>
 
-enum {
-    OPT_NUM_GPUS = 256,
-    OPT_HOSTFILE,
-    OPT_INCLUDE,
-    OPT_EXCLUDE,
-    OPT_NUM_NODES,
-    OPT_LAUNCHER,
-    OPT_SSH_PORT,
-    OPT_REMOTE_PATH,
-    OPT_DEVICE,
-    OPT_COLLECTIVES,
-    OPT_PER_GPU,
-    OPT_SET,
-    OPT_LOG_DIR,
-    OPT_SEED,
-    OPT_DEVICE_MEMORY,
-    OPT_HOST_MEMORY,
-    OPT_FIT,
-    OPT_LARGEST,
-    OPT_DS_ESTIMATE,
-    OPT_LARGEST_LAYER,
-    OPT_RANK_LOG,
-    OPT_DS_CONFIG,
-    OPT_RESUME,
-    OPT_FRESH,
-    OPT_ENV_FILE,
-    OPT_RANK,
-    OPT_SCHEDULE,
-    OPT_PRINT_RECIPE,
-    OPT_JSON,
-    OPT_PROFILE,
-    OPT_HELP,
-    OPT_VERSION,
-};
-
-/* One row an option: what getopt needs, who has it, and its help. */
-static const struct row {
+/* An option: who has it, its help, and what takes its value to where. */
+struct row {
     const char *name;
-    int has_arg, val;
     bool train, plan;
-    const char *arg, *help;
-} rows[] = {
-    {"num_gpus", required_argument, OPT_NUM_GPUS, true, true, "N",
-     "workers: one per GPU, or N CPU workers with --device=cpu"},
-    {"hostfile", required_argument, OPT_HOSTFILE, true, true, "FILE",
-     "hosts and their slots; --num_gpus is then of each host"},
-    {"include", required_argument, OPT_INCLUDE, true, true, "SPEC",
-     "only these hosts and devices: NAME or NAME:0,2, joined by @"},
-    {"exclude", required_argument, OPT_EXCLUDE, true, true, "SPEC", "all but these"},
-    {"num_nodes", required_argument, OPT_NUM_NODES, true, true, "N", "the first N hosts"},
-    {"launcher", required_argument, OPT_LAUNCHER, true, false, "openssh",
-     "how other hosts are reached: by the ssh client"},
-    {"ssh_port", required_argument, OPT_SSH_PORT, true, false, "N",
-     "of other hosts (default: as ~/.ssh/config says, else 22)"},
-    {"remote_path", required_argument, OPT_REMOTE_PATH, true, false, "PATH",
-     "zerotrain on other hosts (default: where it is here)"},
-    {"device", required_argument, OPT_DEVICE, true, true, "cpu|cuda|auto",
-     "what to train on (default auto: the GPUs there are, else one CPU worker)"},
-    {"collectives", required_argument, OPT_COLLECTIVES, true, false, "KIND",
-     "of GPUs: nccl, staged or auto (default; NCCL where each worker has a GPU of its own)"},
-    {"devices_per_gpu", required_argument, OPT_PER_GPU, true, false, "K",
-     "for testing: K workers on each GPU"},
-    {"set", required_argument, OPT_SET, true, true, "A.B=C",
-     "override a key of the recipe; may be repeated"},
-    {"deepspeed_config", required_argument, OPT_DS_CONFIG, true, true, "FILE",
-     "merge a ds_config.json under the recipe"},
-    {"seed", required_argument, OPT_SEED, true, true, "N", "same as --set train.seed=N"},
-    {"device_memory", required_argument, OPT_DEVICE_MEMORY, true, true, "SIZE",
-     "most that a rank may take of its device: 80GB, 1.5GiB"},
-    {"host_memory", required_argument, OPT_HOST_MEMORY, true, true, "SIZE",
-     "most that all ranks together may take of the host"},
-    {"resume", required_argument, OPT_RESUME, true, false, "auto|never|PATH",
-     "go on from the newest valid checkpoint in checkpoint.dir, or from PATH"},
-    {"fresh", no_argument, OPT_FRESH, true, false, NULL,
-     "begin anew: checkpoints of an earlier run are moved aside"},
-    {"log_dir", required_argument, OPT_LOG_DIR, true, false, "DIR",
-     "folder of this run (default runs/NAME-TIME)"},
-    {"enable_each_rank_log", required_argument, OPT_RANK_LOG, true, false, "DIR",
-     "write each rank's output to DIR/rank-N.log as well"},
-    {"env_file", required_argument, OPT_ENV_FILE, true, false, "FILE",
-     "NAME=VALUE lines for the environment of every worker"},
-    {"rank", required_argument, OPT_RANK, false, true, "R", "plan of this rank (default 0)"},
-    {"schedule", no_argument, OPT_SCHEDULE, false, true, NULL,
-     "print the list of ops that the engine runs"},
-    {"print_recipe", no_argument, OPT_PRINT_RECIPE, false, true, NULL,
-     "print the resolved recipe, each value with where it came from"},
-    {"json", no_argument, OPT_JSON, false, true, NULL, "print JSON"},
-    {"profile", required_argument, OPT_PROFILE, false, true, "NAME",
-     "rates for the simulated times: fast, slow or cpu"},
-    {"fit", required_argument, OPT_FIT, false, true, "SIZE",
-     "what to give up to fit into SIZE of each device"},
-    {"largest", no_argument, OPT_LARGEST, false, true, NULL,
-     "the largest models that fit, by stage and offload; takes no recipe"},
-    {"deepspeed_estimate", no_argument, OPT_DS_ESTIMATE, false, true, NULL,
-     "DeepSpeed's estimates of memory beside what is planned"},
-    {"largest_layer", required_argument, OPT_LARGEST_LAYER, false, true, "N",
-     "parameters of the largest layer, for --deepspeed_estimate of model.params"},
-    {"help", no_argument, OPT_HELP, true, true, NULL, "print this help"},
-    {"version", no_argument, OPT_VERSION, true, true, NULL, "print the version"},
+    const char *arg, *help; /* arg NULL: takes no value */
+    /* false after a message; the row's is NULL: it tells something and ends */
+    bool (*take)(const struct row *r, const char *text, void *out);
+    size_t at;       /* of `out` in cmd_options */
+    int least, most; /* take_count */
 };
+
+/* ---- what takes a value ---- */
+
+static bool take_text(const struct row *r, const char *text, void *out)
+{
+    (void)r;
+    *(const char **)out = text;
+    return true;
+}
+
+static bool take_flag(const struct row *r, const char *text, void *out)
+{
+    (void)r, (void)text;
+    *(bool *)out = true;
+    return true;
+}
+
+static bool take_item(const struct row *r, const char *text, void *out)
+{
+    struct zt_str_list *list = out;
+    (void)r;
+    list->items[list->n++] = text;
+    return true;
+}
+
+static bool take_size(const struct row *r, const char *text, void *out)
+{
+    int64_t bytes;
+    if (zt_parse_bytes(text, &bytes))
+        return take_text(r, text, out);
+    cmd_error("--%s: \"%s\" is not a size such as 80GB, 1.5GiB or 300MB", r->name, text);
+    return false;
+}
+
+static bool take_count(const struct row *r, const char *text, void *out)
+{
+    int64_t v;
+    if (!zt_parse_i64(text, &v) || v < r->least || v > r->most) {
+        cmd_error("--%s: \"%s\" is not a number from %d to %d", r->name, text, r->least, r->most);
+        return false;
+    }
+    *(int *)out = (int)v;
+    return true;
+}
+
+static bool take_seed(const struct row *r, const char *text, void *out)
+{
+    int64_t seed;
+    if (zt_parse_i64(text, &seed) && seed >= 0)
+        return take_text(r, text, out);
+    cmd_error("--%s: \"%s\" is not a whole number from 0", r->name, text);
+    return false;
+}
+
+static bool take_layer(const struct row *r, const char *text, void *out)
+{
+    if (zt_parse_i64(text, out) && *(int64_t *)out > 0)
+        return true;
+    cmd_error("--%s: \"%s\" is not a number of parameters", r->name, text);
+    return false;
+}
+
+static bool take_device(const struct row *r, const char *text, void *out)
+{
+    if (strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 || strcmp(text, "auto") == 0)
+        return take_text(r, text, out);
+    cmd_error("--%s: \"%s\" is not cpu, cuda or auto", r->name, text);
+    return false;
+}
+
+static bool take_launcher(const struct row *r, const char *text, void *out)
+{
+    if (strcmp(text, "openssh") == 0)
+        return take_text(r, text, out);
+    cmd_error("--%s: \"%s\" is not openssh, the only one so far", r->name, text);
+    return false;
+}
+
+static bool take_transport(const struct row *r, const char *text, void *out)
+{
+    static const char *const names[ZT_N_TRANSPORTS] = {"auto", "nccl", "staged"};
+    for (int i = 0; i < ZT_N_TRANSPORTS; i++) {
+        if (strcmp(text, names[i]))
+            continue;
+        *(enum zt_transport *)out = (enum zt_transport)i;
+        return true;
+    }
+    cmd_error("--%s: \"%s\" is not nccl, staged or auto", r->name, text);
+    return false;
+}
+
+/* ---- the table ---- */
+
+#define TO(taker, field) .take = taker, .at = offsetof(struct cmd_options, field)
+
+static const struct row rows[] = {
+    {"num_gpus", true, true, "N", "workers: one per GPU, or N CPU workers with --device=cpu",
+     TO(take_count, num_gpus), .least = 1, .most = CMD_MAX_RANKS},
+    {"hostfile", true, true, "FILE", "hosts and their slots; --num_gpus is then of each host",
+     TO(take_text, hostfile)},
+    {"include", true, true, "SPEC", "only these hosts and devices: NAME or NAME:0,2, joined by @",
+     TO(take_text, hosts.include)},
+    {"exclude", true, true, "SPEC", "all but these", TO(take_text, hosts.exclude)},
+    {"num_nodes", true, true, "N", "the first N hosts", TO(take_count, hosts.num_nodes), .least = 1,
+     .most = ZT_HOSTS_MAX},
+    {"launcher", true, false, "openssh", "how other hosts are reached: by the ssh client",
+     TO(take_launcher, launcher)},
+    {"ssh_port", true, false, "N", "of other hosts (default: as ~/.ssh/config says, else 22)",
+     TO(take_count, ssh_port), .least = 1, .most = UINT16_MAX},
+    {"remote_path", true, false, "PATH", "zerotrain on other hosts (default: where it is here)",
+     TO(take_text, remote_path)},
+    {"device", true, true, "cpu|cuda|auto",
+     "what to train on (default auto: the GPUs there are, else one CPU worker)",
+     TO(take_device, device)},
+    {"collectives", true, false, "KIND",
+     "of GPUs: nccl, staged or auto (default; NCCL where each worker has a GPU of its own)",
+     TO(take_transport, transport)},
+    {"devices_per_gpu", true, false, "K", "for testing: K workers on each GPU",
+     TO(take_count, per_gpu), .least = 1, .most = 64},
+    {"set", true, true, "A.B=C", "override a key of the recipe; may be repeated",
+     TO(take_item, set)},
+    {"deepspeed_config", true, true, "FILE", "merge a ds_config.json under the recipe",
+     TO(take_item, deepspeed_configs)},
+    {"seed", true, true, "N", "same as --set train.seed=N", TO(take_seed, seed)},
+    {"device_memory", true, true, "SIZE", "most that a rank may take of its device: 80GB, 1.5GiB",
+     TO(take_size, device_memory)},
+    {"host_memory", true, true, "SIZE", "most that all ranks together may take of the host",
+     TO(take_size, host_memory)},
+    {"resume", true, false, "auto|never|PATH",
+     "go on from the newest valid checkpoint in checkpoint.dir, or from PATH",
+     TO(take_text, resume)},
+    {"fresh", true, false, NULL, "begin anew: checkpoints of an earlier run are moved aside",
+     TO(take_flag, fresh)},
+    {"log_dir", true, false, "DIR", "folder of this run (default runs/NAME-TIME)",
+     TO(take_text, log_dir)},
+    {"enable_each_rank_log", true, false, "DIR",
+     "write each rank's output to DIR/rank-N.log as well", TO(take_text, rank_log_dir)},
+    {"env_file", true, false, "FILE", "NAME=VALUE lines for the environment of every worker",
+     TO(take_text, env_file)},
+    {"rank", false, true, "R", "plan of this rank (default 0)", TO(take_count, rank), .least = 0,
+     .most = CMD_MAX_RANKS - 1},
+    {"schedule", false, true, NULL, "print the list of ops that the engine runs",
+     TO(take_flag, schedule)},
+    {"print_recipe", false, true, NULL,
+     "print the resolved recipe, each value with where it came from", TO(take_flag, print_recipe)},
+    {"json", false, true, NULL, "print JSON", TO(take_flag, json)},
+    {"profile", false, true, "NAME", "rates for the simulated times: fast, slow or cpu",
+     TO(take_text, profile)},
+    {"fit", false, true, "SIZE", "what to give up to fit into SIZE of each device",
+     TO(take_size, fit)},
+    {"largest", false, true, NULL,
+     "the largest models that fit, by stage and offload; takes no recipe", TO(take_flag, largest)},
+    {"deepspeed_estimate", false, true, NULL,
+     "DeepSpeed's estimates of memory beside what is planned", TO(take_flag, deepspeed_estimate)},
+    {"largest_layer", false, true, "N",
+     "parameters of the largest layer, for --deepspeed_estimate of model.params",
+     TO(take_layer, largest_layer)},
+    {"help", true, true, NULL, "print this help", .take = NULL},
+    {"version", true, true, NULL, "print the version", .take = NULL},
+};
+
+#undef TO
 
 static void print_usage(bool plan)
 {
@@ -118,155 +191,16 @@ static void print_usage(bool plan)
     printf("\nSee zerotrain%s(1) and zerotrain-recipe(5).\n", plan ? "-plan" : "");
 }
 
-static bool parse_count(const char *name, const char *text, int64_t least, int64_t most, int *out)
-{
-    int64_t v;
-    if (!zt_parse_i64(text, &v) || v < least || v > most) {
-        cmd_error("--%s: \"%s\" is not a number from %lld to %lld", name, text, (long long)least,
-                  (long long)most);
-        return false;
-    }
-    *out = (int)v;
-    return true;
-}
+/* ---- the command line ---- */
 
-static bool check_size(const char *name, const char *text)
+/* --help and --version, by their first letter. */
+static int tell(char what, bool plan)
 {
-    int64_t bytes;
-    if (zt_parse_bytes(text, &bytes))
-        return true;
-    cmd_error("--%s: \"%s\" is not a size such as 80GB, 1.5GiB or 300MB", name, text);
-    return false;
-}
-
-static bool parse_transport(const char *text, enum zt_transport *out)
-{
-    static const char *const names[ZT_N_TRANSPORTS] = {"auto", "nccl", "staged"};
-    for (int i = 0; i < ZT_N_TRANSPORTS; i++) {
-        if (strcmp(text, names[i]))
-            continue;
-        *out = (enum zt_transport)i;
-        return true;
-    }
-    cmd_error("--collectives: \"%s\" is not nccl, staged or auto", text);
-    return false;
-}
-
-static int take(int opt, bool plan, struct cmd_options *o)
-{
-    enum { MAX_PER_GPU = 64, MAX_PORT = 65535 };
-    int64_t seed;
-    switch (opt) {
-    case OPT_NUM_GPUS:
-        return parse_count("num_gpus", optarg, 1, CMD_MAX_RANKS, &o->num_gpus) ? -1 : ZT_EXIT_USAGE;
-    case OPT_HOSTFILE:
-        o->hostfile = optarg;
-        return -1;
-    case OPT_INCLUDE:
-        o->hosts.include = optarg;
-        return -1;
-    case OPT_EXCLUDE:
-        o->hosts.exclude = optarg;
-        return -1;
-    case OPT_NUM_NODES:
-        return parse_count("num_nodes", optarg, 1, ZT_HOSTS_MAX, &o->hosts.num_nodes)
-                   ? -1
-                   : ZT_EXIT_USAGE;
-    case OPT_LAUNCHER:
-        o->launcher = optarg;
-        if (strcmp(optarg, "openssh") == 0)
-            return -1;
-        cmd_error("--launcher: \"%s\" is not openssh, the only one so far", optarg);
-        return ZT_EXIT_USAGE;
-    case OPT_SSH_PORT:
-        return parse_count("ssh_port", optarg, 1, MAX_PORT, &o->ssh_port) ? -1 : ZT_EXIT_USAGE;
-    case OPT_REMOTE_PATH:
-        o->remote_path = optarg;
-        return -1;
-    case OPT_RANK:
-        return parse_count("rank", optarg, 0, CMD_MAX_RANKS - 1, &o->rank) ? -1 : ZT_EXIT_USAGE;
-    case OPT_DEVICE:
-        if (strcmp(optarg, "cpu") && strcmp(optarg, "cuda") && strcmp(optarg, "auto")) {
-            cmd_error("--device: \"%s\" is not cpu, cuda or auto", optarg);
-            return ZT_EXIT_USAGE;
-        }
-        o->device = optarg;
-        return -1;
-    case OPT_COLLECTIVES:
-        return parse_transport(optarg, &o->transport) ? -1 : ZT_EXIT_USAGE;
-    case OPT_PER_GPU:
-        return parse_count("devices_per_gpu", optarg, 1, MAX_PER_GPU, &o->per_gpu) ? -1
-                                                                                   : ZT_EXIT_USAGE;
-    case OPT_SET:
-        o->set.items[o->set.n++] = optarg;
-        return -1;
-    case OPT_DS_CONFIG:
-        o->deepspeed_configs.items[o->deepspeed_configs.n++] = optarg;
-        return -1;
-    case OPT_SEED:
-        if (!zt_parse_i64(optarg, &seed) || seed < 0) {
-            cmd_error("--seed: \"%s\" is not a whole number from 0", optarg);
-            return ZT_EXIT_USAGE;
-        }
-        o->seed = optarg;
-        return -1;
-    case OPT_DEVICE_MEMORY:
-        o->device_memory = optarg;
-        return check_size("device_memory", optarg) ? -1 : ZT_EXIT_USAGE;
-    case OPT_HOST_MEMORY:
-        o->host_memory = optarg;
-        return check_size("host_memory", optarg) ? -1 : ZT_EXIT_USAGE;
-    case OPT_FIT:
-        o->fit = optarg;
-        return check_size("fit", optarg) ? -1 : ZT_EXIT_USAGE;
-    case OPT_LARGEST:
-        o->largest = true;
-        return -1;
-    case OPT_DS_ESTIMATE:
-        o->deepspeed_estimate = true;
-        return -1;
-    case OPT_LARGEST_LAYER:
-        if (zt_parse_i64(optarg, &o->largest_layer) && o->largest_layer > 0)
-            return -1;
-        cmd_error("--largest_layer: \"%s\" is not a number of parameters", optarg);
-        return ZT_EXIT_USAGE;
-    case OPT_LOG_DIR:
-        o->log_dir = optarg;
-        return -1;
-    case OPT_RESUME:
-        o->resume = optarg;
-        return -1;
-    case OPT_FRESH:
-        o->fresh = true;
-        return -1;
-    case OPT_RANK_LOG:
-        o->rank_log_dir = optarg;
-        return -1;
-    case OPT_ENV_FILE:
-        o->env_file = optarg;
-        return -1;
-    case OPT_SCHEDULE:
-        o->schedule = true;
-        return -1;
-    case OPT_PRINT_RECIPE:
-        o->print_recipe = true;
-        return -1;
-    case OPT_JSON:
-        o->json = true;
-        return -1;
-    case OPT_PROFILE:
-        o->profile = optarg;
-        return -1;
-    case OPT_HELP:
+    if (what == 'h')
         print_usage(plan);
-        return ZT_EXIT_OK;
-    case OPT_VERSION:
+    else
         printf("zerotrain %s\n", ZT_VERSION);
-        return ZT_EXIT_OK;
-    default:
-        ZT_ASSERT_CMP(opt, ==, OPT_HELP); /* every row has a case */
-        return ZT_EXIT_USAGE;
-    }
+    return ZT_EXIT_OK;
 }
 
 /* What getopt found wrong with `given`, "--name" or "--name=value". */
@@ -301,11 +235,13 @@ static void set_option(struct cmd_options *o, const char *key, const char *value
 int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
 {
     struct option longopts[ZT_ARRAY_LEN(rows) + 1] = {{0}};
-    enum { MAX_OWN_SETS = 2 }; /* of --fit, which is two keys */
+    enum { MAX_OWN_SETS = 2 /* of --fit, which is two keys */, FIRST_VAL = UCHAR_MAX + 1 };
     size_t n = 0, n_args = (size_t)argc + 1;
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
         if (plan ? rows[i].plan : rows[i].train)
-            longopts[n++] = (struct option){rows[i].name, rows[i].has_arg, NULL, rows[i].val};
+            longopts[n++] =
+                (struct option){rows[i].name, rows[i].arg ? required_argument : no_argument, NULL,
+                                FIRST_VAL + (int)i};
     *o = (struct cmd_options){.device = "auto"};
     o->set.items = zt_arena_alloc(&o->arena, n_args + MAX_OWN_SETS, sizeof *o->set.items);
     o->deepspeed_configs.items = zt_arena_alloc(&o->arena, n_args, sizeof *o->set.items);
@@ -314,9 +250,11 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
     while ((opt = getopt_long(argc, argv, ":h", longopts, NULL)) != -1) {
         if (opt == '?' || opt == ':')
             return refuse(opt, argv[optind - 1], plan);
-        int rc = take(opt == 'h' ? OPT_HELP : opt, plan, o);
-        if (rc >= 0)
-            return rc;
+        const struct row *r = opt == 'h' ? NULL : &rows[opt - FIRST_VAL];
+        if (!r || !r->take)
+            return tell(r ? r->name[0] : 'h', plan);
+        if (!r->take(r, optarg, (char *)o + r->at))
+            return ZT_EXIT_USAGE;
     }
     if (argc == optind && o->largest)
         return -1;
