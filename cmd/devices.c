@@ -12,6 +12,7 @@
 #include "coll/backend.h"
 #include "coll/tcp.h"
 #include "hosts_in.h"
+#include "train/train.h"
 
 static void count_workers(const struct cmd_options *o, int n, struct cmd_devices *dev)
 {
@@ -179,7 +180,7 @@ void cmd_devices_release(struct cmd_devices *dev)
     zt_str_release(&dev->buf);
 }
 
-int cmd_threads(const struct zt_recipe *r, int n_workers)
+int cmd_threads(const struct zt_recipe *r, const struct cmd_devices *dev)
 {
     cpu_set_t ours; /* taskset, containers and batch systems give fewer than there are */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -187,5 +188,13 @@ int cmd_threads(const struct zt_recipe *r, int n_workers)
         cores = CPU_COUNT(&ours);
     if (r->threads > 0)
         return r->threads;
-    return (int)ZT_MAX(1, cores / n_workers);
+    return (int)ZT_MAX(1, cores / dev->on_a_host);
+}
+
+int cmd_plan_config(const struct zt_recipe *r, const struct zt_model *m,
+                    const struct cmd_devices *dev, int stage, struct zt_plan_config *cfg,
+                    struct zt_err *err)
+{
+    return zt_train_plan_config(r, m, dev->n_workers, cmd_threads(r, dev), dev->kind, stage, cfg,
+                                err);
 }

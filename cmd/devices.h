@@ -5,6 +5,7 @@
 #include "cmd.h"
 #include "dev/dev.h"
 #include "launch/launch.h"
+#include "plan/plan.h"
 
 struct cmd_devices {
     enum zt_dev_kind kind;
@@ -22,7 +23,12 @@ struct cmd_devices {
 int cmd_pick_devices(const struct cmd_options *o, struct cmd_devices *dev);
 void cmd_devices_release(struct cmd_devices *dev);
 
-/* OpenMP threads of a worker: the recipe's, else the cores shared evenly. */
-int cmd_threads(const struct zt_recipe *r, int n_workers);
+/* OpenMP threads of a worker: the recipe's, else the cores shared evenly by a host's workers. */
+int cmd_threads(const struct zt_recipe *r, const struct cmd_devices *dev);
+
+/* zt_train_plan_config() for these devices. */
+int cmd_plan_config(const struct zt_recipe *r, const struct zt_model *m,
+                    const struct cmd_devices *dev, int stage, struct zt_plan_config *cfg,
+                    struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

@@ -177,8 +177,7 @@ static int search(const struct cmd_options *o, const struct zt_recipe *r,
     struct zt_plan_config cfg;
     int rc = zt_train_model(r, &arena, &model, err);
     if (!rc)
-        rc = zt_train_plan_config(r, model, dev->n_workers, cmd_threads(r, dev->on_a_host),
-                                  dev->kind, 0, &cfg, err);
+        rc = cmd_plan_config(r, model, dev, 0, &cfg, err);
     if (!rc && o->profile)
         cfg.profile = zt_profile_find(o->profile);
     if (!rc)

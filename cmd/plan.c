@@ -21,12 +21,10 @@ struct planning {
 
 static int build(struct planning *pl, const struct cmd_options *o, struct zt_err *err)
 {
-    int threads = cmd_threads(pl->r, pl->dev.n_workers);
     int rc = zt_train_model(pl->r, &pl->arena, &pl->model, err);
     for (int s = 0; s < N_STAGES && !rc; s++) {
         struct zt_plan_config cfg;
-        rc = zt_train_plan_config(pl->r, pl->model, pl->dev.n_workers, threads, pl->dev.kind, s,
-                                  &cfg, err);
+        rc = cmd_plan_config(pl->r, pl->model, &pl->dev, s, &cfg, err);
         if (rc)
             break;
         if (s == 0) /* there is nothing to offload from a rank's own full state at stage 0 */

@@ -99,8 +99,7 @@ static int estimate_model(const struct zt_recipe *r, const struct cmd_devices *d
     struct zt_plan_config cfg;
     int rc = zt_train_model(r, &arena, &m, err);
     if (!rc)
-        rc = zt_train_plan_config(r, m, dev->n_workers, cmd_threads(r, dev->n_workers), dev->kind,
-                                  0, &cfg, err);
+        rc = cmd_plan_config(r, m, dev, 0, &cfg, err);
     if (!rc)
         rc = zt_deepspeed_print(m, &cfg, (double)m->n_elems, (double)zt_deepspeed_largest_layer(m),
                                 dev->n_workers, out, err);

@@ -41,7 +41,7 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
     struct zt_plan **plans = zt_xcalloc((size_t)n, sizeof *plans);
     int rc = zt_train_model(j->r, &j->arena, &j->model, err);
     if (!rc)
-        rc = zt_train_plan_config(j->r, j->model, n, j->threads, j->dev.kind, -1, &cfg, err);
+        rc = cmd_plan_config(j->r, j->model, &j->dev, -1, &cfg, err);
     for (int i = 0; i < n && !rc; i++)
         rc = zt_plan_build(j->model, &cfg, i, &plans[i], err);
     if (!rc)
@@ -325,7 +325,7 @@ static int train(struct job *j)
         code = load_recipe(j);
     if (code)
         return code;
-    j->threads = cmd_threads(j->r, j->dev.on_a_host);
+    j->threads = cmd_threads(j->r, &j->dev);
     int rc = plan_all_ranks(j, &err);
     if (!rc)
         rc = zt_train_check(j->r, j->model, &j->notes, &err);
