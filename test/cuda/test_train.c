@@ -14,6 +14,7 @@
 #include "coll/staged.h"
 #include "data/data.h"
 #include "dev/sanitize.h"
+#include "drop_wait.h"
 #include "optim/groups.h"
 #include "train/run.h"
 
@@ -57,19 +58,6 @@ static const struct zt_model_config tiny = {.type = ZT_MODEL_GPT2,
                                             .norm_eps = 1e-5f,
                                             .initializer_range = 0.02f,
                                             .tie_embeddings = true};
-
-/* A planted fault: the op no longer waits. */
-static void drop_wait(struct zt_program *prog, int wait)
-{
-    for (int i = 0; i < prog->n_ops; i++) {
-        struct zt_op *op = &prog->ops[i];
-        if (wait >= op->first_wait && wait < op->first_wait + op->n_waits) {
-            prog->waits[wait] = prog->waits[op->first_wait];
-            op->first_wait++;
-            op->n_waits--;
-        }
-    }
-}
 
 static int open_rank(struct rank *r)
 {

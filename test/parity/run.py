@@ -226,6 +226,7 @@ def recomputation():
             run = Run(2, text_recipe(**keys, **{"model.n_layer": 6, "train_micro_batch_size_per_gpu": 8}))
             for m in run.memory:
                 assert 0.95 * m["predicted_bytes"] <= m["touched_bytes"] <= m["predicted_bytes"], f"{name}: {m}"
+                touched_as_planned(m)
             peaks[name] = run.steps[-1]["device_peak_bytes"]
         order = [peaks[k] for k in ("none", "selective", "block", "block, on the host")]
         assert order == sorted(order, reverse=True) and len(set(order)) == 4, f"{peaks}"
@@ -243,8 +244,11 @@ PARAMS_ON_NVME = {"zero_optimization.offload_param.device": "nvme",
                   "zero_optimization.offload_param.nvme_path": "."}
 
 
-def offload_bit_for_bit():
-    """Where states live and are updated changes no bit: steps that are skipped, micro-batches, recomputation."""
+def same_bits_elsewhere(name, staged, parameters):
+    """Where states live and are updated changes no bit: steps that are skipped, micro-batches, recomputation.
+
+    staged(stage): what moves the optimizer's state at stages 1 to 3. parameters: labels and what moves more at 3.
+    """
     for precision, typed in TYPES.items():
         for ranks, model in ((2, "gpt2"),) if quick else ((1, "gpt2"), (2, "llama"), (3, "gpt2")):
             for accum in (1,) if quick else (1, 2):
@@ -254,46 +258,37 @@ def offload_bit_for_bit():
                 variants = [("on the device", text_recipe(model, **base))]
                 for stage in (1, 2, 3):
                     for policy in ("none",) if quick else ("none", "block"):
-                        variants.append((f"stage {stage} {policy}", text_recipe(
-                            model, **base, **OPTIMIZER_ON_HOST, **{
-                                "zero_optimization.stage": stage, "activation_checkpointing.policy": policy,
-                                "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage})))
-                for optimizer in ({}, OPTIMIZER_ON_HOST):
-                    variants.append((f"parameters, {optimizer}", text_recipe(
-                        model, **base, **optimizer, **PARAMS_ON_HOST,
-                        **RECOMPUTED["every 2, on the host" if optimizer else "block"], **{
-                            "zero_optimization.stage": 3, "zero_optimization.prefetch_bucket_size": 20000})))
-                same_bits(f"offload {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
+                        variants.append((f"stage {stage} {policy}", text_recipe(model, **base, **staged(stage), **{
+                            "zero_optimization.stage": stage, "activation_checkpointing.policy": policy,
+                            "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage})))
+                for label, more in parameters:
+                    variants.append((label, text_recipe(model, **base, **more, **{"zero_optimization.stage": 3})))
+                same_bits(f"{name} {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
+
+
+def offload_bit_for_bit():
+    window = {"zero_optimization.prefetch_bucket_size": 20000}
+    same_bits_elsewhere("offload", lambda stage: OPTIMIZER_ON_HOST, [
+        (f"parameters, {optimizer}", {**optimizer, **PARAMS_ON_HOST, **window,
+                                      **RECOMPUTED["every 2, on the host" if optimizer else "block"]})
+        for optimizer in ({}, OPTIMIZER_ON_HOST)])
 
 
 def nvme_bit_for_bit():
     """The same of what lives on a drive: by io_uring and by threads, in small requests, with few buffers."""
-    for precision, typed in TYPES.items():
-        for ranks, model in ((2, "gpt2"),) if quick else ((1, "gpt2"), (2, "llama"), (3, "gpt2")):
-            for accum in (1,) if quick else (1, 2):
-                base = {"gradient_accumulation_steps": accum, "train.reduce_every_micro_batch": True, **typed}
-                if precision == "fp16":
-                    base["fp16.initial_scale_power"] = 23
-                variants = [("on the device", text_recipe(model, **base))]
-                for stage in (1, 2, 3):
-                    for policy in ("none",) if quick else ("none", "block"):
-                        variants.append((f"stage {stage} {policy}", text_recipe(
-                            model, **base, **OPTIMIZER_ON_NVME, **{
-                                "zero_optimization.stage": stage, "activation_checkpointing.policy": policy,
-                                "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage,
-                                "zero_optimization.offload_optimizer.buffer_count": stage,
-                                "aio.backend": "threads" if stage == 1 else "auto", "aio.queue_depth": stage,
-                                "aio.block_size": 4096 * stage})))
-                for optimizer in ({}, OPTIMIZER_ON_HOST, OPTIMIZER_ON_NVME):
-                    variants.append((f"parameters, {optimizer}", text_recipe(
-                        model, **base, **optimizer, **PARAMS_ON_NVME, **{
-                            "zero_optimization.stage": 3, "zero_optimization.prefetch_bucket_size": 20000,
-                            "activation_checkpointing.policy": "none" if optimizer else "block"})))
-                variants.append(("parameters and kept inputs on the host", text_recipe(
-                    model, **base, **OPTIMIZER_ON_NVME, **PARAMS_ON_HOST, **{
-                        "zero_optimization.stage": 3, "activation_checkpointing.policy": "block",
-                        "activation_checkpointing.cpu_checkpointing": True})))
-                same_bits(f"nvme {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
+    def staged(stage):
+        return {**OPTIMIZER_ON_NVME, "zero_optimization.offload_optimizer.buffer_count": stage,
+                "aio.backend": "threads" if stage == 1 else "auto", "aio.queue_depth": stage,
+                "aio.block_size": 4096 * stage}
+
+    same_bits_elsewhere("nvme", staged, [
+        (f"parameters, {optimizer}", {**optimizer, **PARAMS_ON_NVME,
+                                      "zero_optimization.prefetch_bucket_size": 20000,
+                                      "activation_checkpointing.policy": "none" if optimizer else "block"})
+        for optimizer in ({}, OPTIMIZER_ON_HOST, OPTIMIZER_ON_NVME)
+    ] + [("parameters and kept inputs on the host",
+          {**OPTIMIZER_ON_NVME, **PARAMS_ON_HOST, **RECOMPUTED["block, on the host"],
+           "activation_checkpointing.policy": "block"})])
 
 
 def other_models_bit_for_bit():
@@ -364,6 +359,11 @@ def dropout():
     test("dropout is of training, and of the seed", training_only)
 
 
+def touched_as_planned(m):
+    assert m["touched_least_bytes"] <= m["touched_bytes"] <= m["touched_most_bytes"], f"{m}"
+    assert 0 < m["touched_most_bytes"] <= m["predicted_bytes"], f"{m}"
+
+
 def memory_as_predicted():
     """What the plan says is touched, in blocks of 512 bytes, with evaluation and samples; all of it to the byte:
     test/unit/train/test_memory.c."""
@@ -371,8 +371,7 @@ def memory_as_predicted():
         run = Run(2, text_recipe(model, **more, **{"zero_optimization.stage": stage, "data.val_fraction": 0.1,
                                                    "train.eval_every": 2, "train.sample_every": 4}))
         for m in run.memory:
-            assert m["touched_least_bytes"] <= m["touched_bytes"] <= m["touched_most_bytes"], f"{m}"
-            assert 0 < m["touched_most_bytes"] <= m["predicted_bytes"], f"{m}"
+            touched_as_planned(m)
             assert ("nvme_predicted_bytes" in m) == ("nvme" in str(more)), f"{m}"
             assert m.get("nvme_touched_bytes") == m.get("nvme_predicted_bytes"), f"{m}"
         assert ", as planned. outside" in run.text, run.text

@@ -3,24 +3,7 @@
  * verify, and reject every mutant, is checked with all others (test_plans.c); that the bits are the same by
  * test/unit/train and test/parity.
  */
-#include "harness.h"
-#include "models.h"
-
-#include "base/err.h"
-
-struct fixture {
-    struct zt_arena arena;
-    struct zt_model *model;
-    struct zt_plan *plan;
-    const struct zt_program *train;
-    struct zt_err err;
-};
-
-static void setup(struct fixture *f, const struct zt_model_config *cfg)
-{
-    memset(f, 0, sizeof *f);
-    CHECK_OK(zt_model_build(cfg, &f->arena, &f->model, &f->err), f->err);
-}
+#include "fixture.h"
 
 static void build(struct fixture *f, const struct zt_plan_config *cfg)
 {
@@ -28,12 +11,6 @@ static void build(struct fixture *f, const struct zt_plan_config *cfg)
     f->plan = NULL;
     CHECK_OK(zt_plan_build(f->model, cfg, 0, &f->plan, &f->err), f->err);
     f->train = &f->plan->programs[ZT_PROG_TRAIN];
-}
-
-static void teardown(struct fixture *f)
-{
-    zt_plan_free(f->plan);
-    zt_arena_release(&f->arena);
 }
 
 /* A small model of as many blocks. */
@@ -44,15 +21,15 @@ static struct zt_model_config blocks(int n)
     return mc;
 }
 
-static const struct zt_access *operand(const struct fixture *f, const struct zt_op *op,
-                                       enum zt_role role)
+static const struct zt_access *access_of(const struct fixture *f, const struct zt_op *op,
+                                         enum zt_role role)
 {
     return zt_op_operand(f->train, op, role, 0);
 }
 
 static int buf_of(const struct fixture *f, const struct zt_op *op, enum zt_role role)
 {
-    const struct zt_access *a = operand(f, op, role);
+    const struct zt_access *a = access_of(f, op, role);
     return a ? a->buf : -1;
 }
 
@@ -168,7 +145,7 @@ static void check_chain(const struct fixture *f, int every)
             again[s] = buf_of(f, op, ZT_R_X_OUT);
             act[s] = buf_of(f, op, ZT_R_ACT);
             CHECK_INT(again[s] >= 0, !last);
-            CHECK_INT(operand(f, op, ZT_R_ACT)->mode, ZT_WRITE);
+            CHECK_INT(access_of(f, op, ZT_R_ACT)->mode, ZT_WRITE);
         } else if (s >= 1 && s <= n_blocks) {
             CHECK_INT(in, first ? x[s - 1] : again[s - 1]);
             CHECK_INT(buf_of(f, op, ZT_R_ACT), act[s]);
@@ -206,7 +183,7 @@ TEST(recompute_selective_keeps_a_part)
     for (int i = 0; i < f.train->n_ops; i++) {
         const struct zt_op *op = &f.train->ops[i];
         const int s = op->segment;
-        if (!operand(&f, op, ZT_R_INNER))
+        if (!access_of(&f, op, ZT_R_INNER))
             continue;
         rows++;
         if (op->kind == ZT_OP_FORWARD) {
@@ -215,8 +192,8 @@ TEST(recompute_selective_keeps_a_part)
             CHECK(scratch->first == i && scratch->last == i && scratch->cat == ZT_CAT_WORKSPACE);
         } else if (op->kind == ZT_OP_RECOMPUTE) {
             CHECK_INT(buf_of(&f, op, ZT_R_ACT), kept[s]);
-            CHECK_INT(operand(&f, op, ZT_R_ACT)->mode, ZT_READ);
-            CHECK(!operand(&f, op, ZT_R_X_OUT));
+            CHECK_INT(access_of(&f, op, ZT_R_ACT)->mode, ZT_READ);
+            CHECK(!access_of(&f, op, ZT_R_X_OUT));
             inner[s] = buf_of(&f, op, ZT_R_INNER);
             CHECK_INT(f.plan->bufs[inner[s]].first, i);
         } else {

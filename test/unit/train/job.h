@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "data/data.h"
+#include "drop_wait.h"
 #include "offload/disk.h"
 #include "optim/groups.h"
 #include "train/run.h"
@@ -154,19 +155,6 @@ static int train(struct rank *r, struct zt_engine *e)
     if (!rc && r->job->look)
         r->job->look(r, e);
     return rc;
-}
-
-/* A planted fault: the op no longer waits. */
-static void drop_wait(struct zt_program *prog, int wait)
-{
-    for (int i = 0; i < prog->n_ops; i++) {
-        struct zt_op *op = &prog->ops[i];
-        if (wait >= op->first_wait && wait < op->first_wait + op->n_waits) {
-            prog->waits[wait] = prog->waits[op->first_wait];
-            op->first_wait++;
-            op->n_waits--;
-        }
-    }
 }
 
 /* A planted fault: the op touches more of its last operand than it declares. */
