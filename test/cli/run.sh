@@ -27,7 +27,9 @@ for script in "$here"/*.sh; do
     name=$(basename "$script" .sh)
     [ "$name" != run ] || continue
     [[ $name == *${2:-}* ]] || continue
-    dir=$(mktemp -d)
+    # No letters by chance: tests search what is printed, and it holds this path.
+    dir=${TMPDIR:-/tmp}/0.$$
+    mkdir -m 700 "$dir" || exit 1
     out=$dir.out err=$dir.err
     (cd "$dir" && exec bash "$script") >"$out" 2>"$err" </dev/null
     rc=$?

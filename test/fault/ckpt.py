@@ -224,15 +224,17 @@ def killed_at_random():
     n_cases = 400 if LONG else 40
     ck, alive = top / "random", 0
     hit = {}
+    span = 0.5 # seconds: follows how long a run takes here, so that most kills find one
 
     def check():
-        nonlocal alive
+        nonlocal alive, span
         for i in range(n_cases):
             job = Job(recipe(ck, keep=2), "--resume=auto")
-            until = time.monotonic() + rng.uniform(0.1, 0.7)
+            until = time.monotonic() + rng.uniform(0, span)
             while time.monotonic() < until and job.p.poll() is None:
-                time.sleep(0.005)
+                time.sleep(0.002)
             victims = sorted(marked().items())
+            span *= 1.1 if job.p.poll() is None else 0.7
             if victims and job.p.poll() is None:
                 pid, name = rng.choice(victims)
                 hit[name] = hit.get(name, 0) + 1
