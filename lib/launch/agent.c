@@ -372,6 +372,14 @@ static int handle_frame(struct agent *a, const struct zt_frame *f, struct zt_err
                 zt_frame_put(&a->procs[i].link.out, ZT_FRAME_GATHER, f->data, f->len);
         }
         return 0;
+    case ZT_FRAME_CLOCK: {
+        const int64_t wall_ns = zt_wall_ns();
+        size_t at = zt_frame_begin(&a->front.out, ZT_FRAME_CLOCK);
+        zt_put_u32(&a->front.out, (uint32_t)(wall_ns / 1000000000));
+        zt_put_u32(&a->front.out, (uint32_t)(wall_ns % 1000000000));
+        zt_frame_end(&a->front.out, at);
+        return 0;
+    }
     case ZT_FRAME_PAUSE:
     case ZT_FRAME_RESUME:
         a->paused = f->type == ZT_FRAME_PAUSE;

@@ -208,6 +208,45 @@ static void read_signals(struct front *f)
 
 /* ---- the loop ---- */
 
+/* How a node's agent, which has ended, did so. */
+static void explain_end(const struct front_node *n, struct zt_str *s)
+{
+    if (n->lost.code)
+        zt_str_puts(s, n->lost.msg);
+    else if (n->ssh)
+        zt_openssh_explain(n->ssh, n->agent_status, zt_str_get(&n->said), n->greeted, s);
+    else if (WIFSIGNALED(n->agent_status))
+        zt_str_printf(s, "signal %d (%s)", WTERMSIG(n->agent_status),
+                      strsignal(WTERMSIG(n->agent_status)));
+    else
+        zt_str_printf(s, "exit code %d", WEXITSTATUS(n->agent_status));
+}
+
+/* Why there was never a word of ours from it. */
+static void explain_silence(const struct front_node *n, struct zt_str *s)
+{
+    struct zt_str noise = {0};
+    zt_frame_noise(&n->link.in, &noise);
+    explain_end(n, s);
+    if (noise.len)
+        zt_str_printf(s, "; it said: %s", noise.buf);
+    zt_str_release(&noise);
+}
+
+/* The agent of a node that is for itself did not start, or is lost. */
+static void fail_alone(struct front_node *n)
+{
+    struct zt_str why = {0};
+    while (zt_node_read_stderr(n))
+        ;
+    if (n->greeted)
+        explain_end(n, &why);
+    else
+        explain_silence(n, &why);
+    zt_node_fail_alone(n, zt_str_get(&why));
+    zt_str_release(&why);
+}
+
 static void watch_node(struct front_node *n, int64_t now_ns, bool blocked)
 {
     const struct zt_launch_opts *o = n->f->opts;
@@ -224,6 +263,10 @@ static void watch_node(struct front_node *n, int64_t now_ns, bool blocked)
         zt_node_lose(n, &err);
     }
     if (!zt_node_alive(n) && !n->ended && !n->given_up && n->f->stop < ZT_STOP_TERM) {
+        if (n->f->opts->sink.node) {
+            fail_alone(n);
+            return;
+        }
         if (n->f->n_nodes > 1)
             zt_front_notice(n->f, "the agent on %s (node %d) %s; stopping the others", n->host,
                             n->index, n->greeted ? "is lost" : "did not start");
@@ -320,27 +363,14 @@ static void describe_failure(struct front *f, struct zt_launch_result *res, stru
     }
 }
 
-static void explain_ssh(const struct front_node *n, struct zt_str *s)
-{
-    zt_str_puts(s, ": ");
-    zt_openssh_explain(n->ssh, n->agent_status, zt_str_get(&n->said), n->greeted, s);
-}
-
 static void describe_lost_agent(const struct front_node *n, struct zt_launch_result *res,
                                 struct zt_str *s)
 {
     int sig = WIFSIGNALED(n->agent_status) && !n->ssh ? WTERMSIG(n->agent_status) : 0;
     res->exit_code = sig && !n->lost.code ? 128 + sig : 1;
     snprintf(res->host, sizeof res->host, "%s", n->host);
-    zt_str_printf(s, "the agent on %s was lost", n->host);
-    if (n->lost.code)
-        zt_str_printf(s, ": %s", n->lost.msg);
-    else if (sig)
-        zt_str_printf(s, ": signal %d (%s)", sig, strsignal(sig));
-    else if (n->ssh)
-        explain_ssh(n, s);
-    else
-        zt_str_printf(s, ": exit code %d", WEXITSTATUS(n->agent_status));
+    zt_str_printf(s, "the agent on %s was lost: ", n->host);
+    explain_end(n, s);
     zt_str_puts(s, "; its ranks were ended");
 }
 
@@ -417,19 +447,13 @@ static int start_failure(const struct front *f, struct zt_err *err)
     }
     if (!silent || f->user_signal || (f->failed && zt_death_kind(&f->first) == ZT_DEATH_OWN))
         return 0;
-    struct zt_str noise = {0}, why = {0};
-    zt_frame_noise(&silent->link.in, &noise);
-    if (silent->lost.code)
-        zt_str_printf(&why, ": %s", silent->lost.msg);
-    else if (silent->ssh)
-        explain_ssh(silent, &why);
+    struct zt_str why = {0};
+    explain_silence(silent, &why);
     zt_err_set(err,
                silent->lost.code ? (enum zt_code)silent->lost.code
                : silent->ssh     ? ZT_ESYS
                                  : ZT_EPEER,
-               "the agent on %s did not answer%s%s%s", silent->host, zt_str_get(&why),
-               noise.len ? "; it said: " : "", zt_str_get(&noise));
-    zt_str_release(&noise);
+               "the agent on %s did not answer: %s", silent->host, why.buf);
     zt_str_release(&why);
     return err->code;
 }
@@ -508,7 +532,7 @@ int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *re
     }
     if (!rc) {
         run(&f);
-        if (node_that(&f, was_lost))
+        if (opts->sink.node || node_that(&f, was_lost))
             zt_supervisor_sweep(&super);
         rc = start_failure(&f, err);
         if (!rc)

@@ -25,10 +25,13 @@ struct front_node {
     pid_t agent;        /* 0: not started, or reaped */
     int agent_status;
     bool greeted, ended;
-    bool given_up;      /* told to end before it had answered */
+    bool given_up;      /* told to end before it had answered; or failed, and others go on */
     int end_signal;     /* what the agent said ended it */
     struct zt_err lost; /* code set: the link to the agent failed, and why */
     struct zt_err fail; /* code set: the agent could not start the job */
+    int n_asked;        /* times that its clock was asked for */
+    int64_t asked_ns, asked_wall_ns;
+    int64_t round_trip_ns; /* the least so far; 0: none */
 };
 
 struct front {
@@ -66,6 +69,11 @@ void zt_node_lose(struct front_node *n, const struct zt_err *why);
 
 /* The job ends, and the agent may never answer: do not wait for it. What came up of it ends with its link. */
 void zt_node_give_up(struct front_node *n);
+
+/*
+ * Where nodes are each for themselves: this one is no more, and why. false: they hang together.
+ */
+bool zt_node_fail_alone(struct front_node *n, const char *why);
 
 /* Something of it is left: the process, or words on its way. */
 bool zt_node_alive(const struct front_node *n);

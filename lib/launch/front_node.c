@@ -52,6 +52,7 @@ static void send_job(struct front_node *n)
         .world = o->n_workers,
         .threads = o->threads,
         .own = !o->program,
+        .command = (char *)o->own_command,
         .device = o->device,
         .grace_ns = (int64_t)((o->grace_s > 0 ? o->grace_s : 3) * 1e9),
         .silence_ns = (int64_t)((o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3) * 1e9),
@@ -77,27 +78,85 @@ static void send_job(struct front_node *n)
     free(job.nodes.first);
 }
 
+/* ---- nodes that are each for themselves ---- */
+
+static void tell(struct front_node *n, const struct zt_node_news *news)
+{
+    const struct zt_launch_sink *sink = &n->f->opts->sink;
+    if (sink->node && !n->given_up)
+        sink->node(sink->ctx, n->index, news);
+}
+
+bool zt_node_fail_alone(struct front_node *n, const char *why)
+{
+    if (!n->f->opts->sink.node)
+        return false;
+    tell(n, &(struct zt_node_news){.event = ZT_NODE_FAILED, .text = why});
+    n->given_up = true;
+    n->fail.code = 0;
+    if (n->agent) /* what it has started on its host ends with the link */
+        kill(n->agent, SIGKILL);
+    return true;
+}
+
+static void ask_clock(struct front_node *n)
+{
+    enum { TIMES = 8 }; /* the shortest round trip says most */
+    if (n->n_asked++ >= TIMES)
+        return;
+    n->asked_ns = zt_now_ns();
+    n->asked_wall_ns = zt_wall_ns();
+    zt_frame_put(&n->link.out, ZT_FRAME_CLOCK, NULL, 0);
+    zt_link_flush(&n->link);
+}
+
+/* It was read there when the question was half the round trip old, as far as we can know. */
+static int on_clock(struct front_node *n, struct zt_cursor c, struct zt_err *err)
+{
+    const int64_t round_trip_ns = ZT_MAX(zt_now_ns() - n->asked_ns, (int64_t)1);
+    int64_t theirs_ns = (int64_t)zt_get_u32(&c) * 1000000000;
+    theirs_ns += zt_get_u32(&c);
+    if (!zt_cursor_done(&c) || !n->n_asked)
+        return zt_err_set(err, ZT_EPROTO, "malformed CLOCK frame");
+    if (!n->round_trip_ns || round_trip_ns < n->round_trip_ns) {
+        n->round_trip_ns = round_trip_ns;
+        tell(n, &(struct zt_node_news){.event = ZT_NODE_CLOCK,
+                                       .text = "",
+                                       .ahead_ns = theirs_ns - n->asked_wall_ns - round_trip_ns / 2,
+                                       .round_trip_ns = round_trip_ns});
+    }
+    ask_clock(n);
+    return 0;
+}
+
 /* ---- what the agent says ---- */
 
 static int on_hello(struct front_node *n, struct zt_cursor c, struct zt_err *err)
 {
     size_t len, build_len;
+    char said[100];
     const unsigned char *host = zt_get_blob(&c, &len), *build = zt_get_blob(&c, &build_len);
     if (n->greeted || !zt_cursor_done(&c))
         return zt_err_set(err, ZT_EPROTO, "malformed HELLO");
     if (!n->ssh)
         snprintf(n->host, sizeof n->host, "%.*s", (int)len, (const char *)host);
     n->greeted = true;
+    snprintf(said, sizeof said, "%.*s", (int)build_len, (const char *)build);
+    tell(n, &(struct zt_node_news){.event = ZT_NODE_ANSWERED, .text = said});
     if (build_len != strlen(zt_build_name()) || memcmp(build, zt_build_name(), build_len) != 0) {
         zt_err_set(&n->fail, ZT_EINPUT,
                    "%s runs zerotrain %.*s, but here is zerotrain %s; install the same program on "
                    "every host%s",
-                   n->host, (int)ZT_MIN(build_len, 100), (const char *)build, zt_build_name(),
+                   n->host, (int)sizeof said, said, zt_build_name(),
                    n->ssh ? ", or name it with --remote_path" : "");
+        if (zt_node_fail_alone(n, n->fail.msg))
+            return 0;
         zt_front_stop(n->f, ZT_STOP_TERM);
     }
     if (n->f->stop == ZT_STOP_NONE)
         send_job(n);
+    if (n->f->opts->sink.node)
+        ask_clock(n);
     return 0;
 }
 
@@ -129,6 +188,20 @@ static int on_report(struct front_node *n, struct zt_cursor c, struct zt_err *er
     return 0;
 }
 
+/* A worker of a node that is for itself has ended, and not well. */
+static int fail_by_death(struct front_node *n, const struct zt_death *d)
+{
+    struct zt_str how = {0};
+    zt_death_describe(d, &how);
+    if (n->f->logs.v[d->rank].n_lines) {
+        zt_str_puts(&how, "\n");
+        zt_ranklogs_tail(&n->f->logs, d->rank, "", &how);
+    }
+    zt_node_fail_alone(n, zt_str_get(&how));
+    zt_str_release(&how);
+    return 0;
+}
+
 static int on_exit_frame(struct front_node *n, const struct zt_frame *frame, struct zt_err *err)
 {
     struct zt_death d;
@@ -136,8 +209,10 @@ static int on_exit_frame(struct front_node *n, const struct zt_frame *frame, str
         return zt_err_set(err, ZT_EPROTO, "malformed EXIT frame");
     struct front *f = n->f;
     enum zt_death_kind kind = zt_death_kind(&d);
-    if (kind == ZT_DEATH_WELL)
+    if (kind == ZT_DEATH_WELL || n->given_up)
         return 0;
+    if (f->opts->sink.node)
+        return fail_by_death(n, &d);
     if (!f->failed || zt_death_before(&d, &f->first)) {
         f->first = d;
         f->first_on = n;
@@ -209,9 +284,12 @@ static int handle_frame(struct front_node *n, const struct zt_frame *frame, stru
         int code = (int)zt_get_u32(&c);
         zt_err_set(&n->fail, code < 0 ? (enum zt_code)code : ZT_EPROTO, "%s: %.*s", n->host,
                    (int)c.left, (const char *)c.p);
-        zt_front_stop(n->f, ZT_STOP_TERM); /* the other nodes */
+        if (!zt_node_fail_alone(n, n->fail.msg))
+            zt_front_stop(n->f, ZT_STOP_TERM); /* the other nodes */
         return 0;
     }
+    case ZT_FRAME_CLOCK:
+        return on_clock(n, c, err);
     case ZT_FRAME_END:
         n->end_signal = (int)zt_get_u32(&c) & 127;
         n->ended = true;

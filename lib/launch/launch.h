@@ -5,7 +5,7 @@
  *
  * The front end starts one agent per node: here by fork/exec, elsewhere by the ssh client; to it an agent is
  * two descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
- * STOP, PAUSE, RESUME, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
+ * STOP, PAUSE, RESUME, CLOCK, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
  * worker's own messages), NOTICE, EXIT, END. Up and down again: GATHER (what each rank gives to all).
  * Nothing is on a command line, nothing listens. Agents of another build are refused.
  *
@@ -50,6 +50,18 @@ struct zt_worker_device {
 
 enum zt_log_stream { ZT_LOG_STDOUT, ZT_LOG_STDERR };
 
+/* What is heard of a node that is for itself. */
+struct zt_node_news {
+    enum zt_node_event {
+        ZT_NODE_ANSWERED, /* text: its build, as zt_build_name() */
+        ZT_NODE_CLOCK,    /* a better measurement of its clock */
+        ZT_NODE_FAILED, /* text: why it did not start, or how its agent or a worker ended; the last */
+    } event;
+    const char *text;      /* else "" */
+    int64_t ahead_ns;      /* its wall clock before ours, give or take half of round_trip_ns */
+    int64_t round_trip_ns; /* of a frame and its answer */
+};
+
 /*
  * Called in the front end, in the order things arrived, on the thread of zt_launch_run(). line,
  * report and notice are required; the others may be NULL.
@@ -60,6 +72,11 @@ struct zt_launch_sink {
     void (*report)(void *ctx, int rank, const char *json, size_t len); /* from zt_worker_report() */
     void (*notice)(void *ctx, const char *text);                       /* "stopping: rank 1 ..." */
     void (*tick)(void *ctx);                                           /* a few times a second */
+    /*
+     * With it each node is for itself: one that fails is told here, and the others go on; the job is then
+     * not a failure. Workers of such a job must not wait for those of other nodes.
+     */
+    void (*node)(void *ctx, int node, const struct zt_node_news *news);
     /*
      * Write what the calls above have buffered, without blocking. Returns -1 when all is out, else
      * the descriptor it waits for: then nothing more is read from workers until that is writable, but
@@ -84,6 +101,7 @@ struct zt_launch_opts {
     const struct zt_launch_node *nodes; /* (n_nodes) */
     const char *dir; /* that workers on other hosts work in; NULL: where a login puts them */
     const char *const *program; /* argv of a worker; NULL: this binary's `worker` */
+    const char *own_command;    /* another command of this binary in its place; NULL: `worker` */
     const char *const *env;     /* "NAME=value", split at the first '='; n_env of them (env.h) */
     int n_env;
     const char *recipe; /* the resolved recipe, handed to every worker */

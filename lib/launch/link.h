@@ -9,6 +9,8 @@
 #ifndef ZT_LAUNCH_LINK_H
 #define ZT_LAUNCH_LINK_H
 
+#include <time.h>
+
 #include "launch/proto.h"
 
 enum {
@@ -41,6 +43,14 @@ void zt_link_flush(struct zt_link *l);
 
 /* Count silence, and queue a heartbeat when it is time and nothing else is waiting. */
 void zt_link_tick(struct zt_link *l, int64_t now_ns);
+
+/* The wall clock, since 1970; CLOCK frames carry it. */
+static inline int64_t zt_wall_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
 
 static inline size_t zt_link_backlog(const struct zt_link *l)
 {

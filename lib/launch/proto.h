@@ -40,6 +40,7 @@ enum zt_frame_type {
     ZT_FRAME_GATHER =
         9, /* worker to agent: secret bytes; agent to front end: u32 rank, those; when all
                              ranks have given theirs, down to all workers: a blob of each rank */
+    ZT_FRAME_CLOCK = 10,  /* to the agent: nothing; back at once: u32 s since 1970, u32 ns */
     ZT_FRAME_LOG = 16,    /* to the front end: u32 rank, u32 zt_log_stream, the line */
     ZT_FRAME_REPORT = 17, /* worker to agent: text; agent to front end: u32 rank, text */
     ZT_FRAME_NOTICE = 18, /* to the front end: text for a person */

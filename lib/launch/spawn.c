@@ -91,8 +91,9 @@ void zt_job_put(const struct zt_job *job, struct zt_str *out)
     zt_nodes_put(&job->nodes, job->world, out);
     zt_str_add(out, job->secret, sizeof job->secret);
     zt_put_blob(out, job->recipe, job->recipe_len);
-    const char *dir = job->dir ? job->dir : "";
+    const char *dir = job->dir ? job->dir : "", *command = job->command ? job->command : "";
     zt_put_blob(out, dir, strlen(dir));
+    zt_put_blob(out, command, strlen(command));
     for (int i = 0; job->devices && i < job->n_workers; i++)
         zt_put_blob(out, job->devices[i], strlen(job->devices[i]));
     uint32_t n_args = 0;
@@ -127,7 +128,7 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     memset(job, 0, sizeof *job);
     uint32_t n = zt_get_u32(&c), first = zt_get_u32(&c), world = zt_get_u32(&c);
     uint32_t threads = zt_get_u32(&c), flags = zt_get_u32(&c);
-    size_t dir_len;
+    size_t dir_len, command_len;
     job->grace_ns = (int64_t)zt_get_u32(&c) * 1000000;
     job->silence_ns = (int64_t)zt_get_u32(&c) * 1000000;
     zt_device_get(&job->device, &c);
@@ -148,6 +149,7 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     job->own = flags & JOB_OWN;
     job->recipe = get_text(&c, &job->recipe_len);
     job->dir = get_text(&c, &dir_len);
+    job->command = get_text(&c, &command_len);
     get_lists(job, &c, flags);
     if (!zt_cursor_done(&c) || job->own == (job->argv != NULL)) {
         zt_job_release(job);
@@ -167,6 +169,7 @@ void zt_job_release(struct zt_job *job)
     free(job->argv);
     free(job->recipe);
     free(job->dir);
+    free(job->command);
     explicit_bzero(job->secret, sizeof job->secret);
     memset(job, 0, sizeof *job);
 }
@@ -212,7 +215,7 @@ ZT_NORETURN static void become_worker(const struct zt_job *job, struct zt_env *e
                                       const int *out_fds, int job_fd)
 {
     static char own_name[] = "zerotrain", own_cmd[] = "worker";
-    char *const own_argv[] = {own_name, own_cmd, NULL};
+    char *const own_argv[] = {own_name, job->own && job->command[0] ? job->command : own_cmd, NULL};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != agent) /* it died before prctl took effect */
         _exit(ZT_EXIT_PEER_LOST);

@@ -36,6 +36,7 @@ struct zt_job {
     char *recipe;
     size_t recipe_len;
     char *dir;      /* to work in; "": where the agent is */
+    char *command;  /* of this binary, of workers of ours; "": `worker` */
     char **argv;    /* NULL-terminated; NULL when own */
     char **devices; /* (n_workers), or NULL */
 };
