@@ -198,6 +198,8 @@ int cmd_hosts_count(struct cmd_options *o)
         return check_no_hostfile(o);
     int code = read_hosts(o, &h);
     int n = zt_hosts_n_ranks(&h);
+    for (int i = 0; i < h.n; i++)
+        o->nodes.most = ZT_MAX(o->nodes.most, h.v[i].n_devices);
     zt_hosts_release(&h);
     if (!code && n > CMD_MAX_RANKS) {
         cmd_error("%s: %d ranks; a job has at most %d", o->hostfile, n, CMD_MAX_RANKS);

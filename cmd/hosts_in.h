@@ -17,7 +17,7 @@ int cmd_hosts_train(struct cmd_options *o);
  */
 int cmd_hosts_alone(void);
 
-/* Before planning: the ranks of all hosts go into o->num_gpus. */
+/* Before planning: the ranks of all hosts go into o->num_gpus, those of the host with most into o->nodes.most. */
 int cmd_hosts_count(struct cmd_options *o);
 
 /*

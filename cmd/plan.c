@@ -178,10 +178,12 @@ static int show(struct planning *pl, const struct cmd_options *o)
 static int plan(struct cmd_options *o)
 {
     const int n = o->num_gpus ? o->num_gpus : 1;
+    const int on_a_host =
+        o->nodes.most ? o->nodes.most : n; /* hosts are taken to be like this one */
     struct planning pl = {.dev = {.kind = strcmp(o->device, "cpu") ? ZT_DEV_CUDA : ZT_DEV_CPU,
                                   .n_workers = n,
-                                  .on_a_host = n,
-                                  .n_here = n}};
+                                  .on_a_host = on_a_host,
+                                  .n_here = on_a_host}};
     int code = check_options(o, pl.dev.n_workers);
     if (!code && o->largest)
         return plan_largest(o);
@@ -200,7 +202,7 @@ static int plan(struct cmd_options *o)
 int cmd_plan(int argc, char **argv)
 {
     struct cmd_options o;
-    int code = cmd_parse(argc, argv, true, &o);
+    int code = cmd_parse(argc, argv, CMD_PLAN, &o);
     if (code < 0) {
         code = cmd_hosts_count(&o);
         code = code ? code : plan(&o);
