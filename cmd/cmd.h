@@ -42,9 +42,11 @@ int cmd_export(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_hosts(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_worker(int argc, char **argv);
 int cmd_gpu_memory(int argc, char **argv);
+int cmd_probe(int argc, char **argv);
 
 /* Print "zerotrain: message" (each line of it) to stderr. */
 void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
@@ -60,7 +62,10 @@ struct cmd_nodes {
     int first_here, n_here;     /* ranks of this machine; n_here 0: none */
 };
 
-/* Options that train and plan share. */
+/* Commands that share a table of options; doctor's recipe may be left out. */
+enum cmd_command { CMD_TRAIN, CMD_PLAN, CMD_DOCTOR };
+
+/* Their options. */
 struct cmd_options {
     const char *recipe_path;
     int num_gpus; /* 0: not given */
@@ -92,7 +97,7 @@ struct cmd_options {
  * Parse argv. Returns -1 to go on, or an exit code (after --help: 0; after a message:
  * ZT_EXIT_USAGE). Release o in either case.
  */
-int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o);
+int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_options *o);
 void cmd_options_release(struct cmd_options *o);
 
 /* The recipe with options applied; prints its errors. 0 or an exit code. */

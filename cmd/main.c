@@ -13,10 +13,12 @@ static const struct cmd commands[] = {
     {"export", cmd_export, "write a model as a Hugging Face folder"},
     {"inspect", cmd_inspect, "show what a model, weights or token file holds; check it"},
     {"hosts", cmd_hosts, "show which rank would run on which host and device; starts nothing"},
+    {"doctor", cmd_doctor, "what works here, on the hosts of a hostfile and between them"},
     {"launch", cmd_launch, "run any program once per rank, as the trainer's workers are run"},
     {"agent", cmd_agent, NULL},
     {"worker", cmd_worker, NULL},
     {"gpu-memory", cmd_gpu_memory, NULL},
+    {"probe", cmd_probe, NULL},
 };
 
 static void print_help(FILE *f)

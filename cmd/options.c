@@ -13,6 +13,7 @@ struct row {
     bool (*take)(const struct row *r, const char *text, void *out);
     size_t at;       /* of `out` in cmd_options */
     int least, most; /* take_count */
+    bool doctor;     /* has it too */
 };
 
 /* ---- what takes a value ---- */
@@ -111,30 +112,30 @@ static bool take_transport(const struct row *r, const char *text, void *out)
 
 static const struct row rows[] = {
     {"num_gpus", true, true, "N", "workers: one per GPU, or N CPU workers with --device=cpu",
-     TO(take_count, num_gpus), .least = 1, .most = CMD_MAX_RANKS},
+     TO(take_count, num_gpus), .least = 1, .most = CMD_MAX_RANKS, .doctor = true},
     {"hostfile", true, true, "FILE", "hosts and their slots; --num_gpus is then of each host",
-     TO(take_text, hostfile)},
+     TO(take_text, hostfile), .doctor = true},
     {"include", true, true, "SPEC", "only these hosts and devices: NAME or NAME:0,2, joined by @",
-     TO(take_text, hosts.include)},
-    {"exclude", true, true, "SPEC", "all but these", TO(take_text, hosts.exclude)},
+     TO(take_text, hosts.include), .doctor = true},
+    {"exclude", true, true, "SPEC", "all but these", TO(take_text, hosts.exclude), .doctor = true},
     {"num_nodes", true, true, "N", "the first N hosts", TO(take_count, hosts.num_nodes), .least = 1,
-     .most = ZT_HOSTS_MAX},
+     .most = ZT_HOSTS_MAX, .doctor = true},
     {"launcher", true, false, "openssh", "how other hosts are reached: by the ssh client",
-     TO(take_launcher, launcher)},
+     TO(take_launcher, launcher), .doctor = true},
     {"ssh_port", true, false, "N", "of other hosts (default: as ~/.ssh/config says, else 22)",
-     TO(take_count, ssh_port), .least = 1, .most = UINT16_MAX},
+     TO(take_count, ssh_port), .least = 1, .most = UINT16_MAX, .doctor = true},
     {"remote_path", true, false, "PATH", "zerotrain on other hosts (default: where it is here)",
-     TO(take_text, remote_path)},
+     TO(take_text, remote_path), .doctor = true},
     {"device", true, true, "cpu|cuda|auto",
      "what to train on (default auto: the GPUs there are, else one CPU worker)",
-     TO(take_device, device)},
+     TO(take_device, device), .doctor = true},
     {"collectives", true, false, "KIND",
      "of GPUs: nccl, staged or auto (default; NCCL where each worker has a GPU of its own)",
      TO(take_transport, transport)},
     {"devices_per_gpu", true, false, "K", "for testing: K workers on each GPU",
      TO(take_count, per_gpu), .least = 1, .most = 64},
     {"set", true, true, "A.B=C", "override a key of the recipe; may be repeated",
-     TO(take_item, set)},
+     TO(take_item, set), .doctor = true},
     {"deepspeed_config", true, true, "FILE", "merge a ds_config.json under the recipe",
      TO(take_item, deepspeed_configs)},
     {"seed", true, true, "N", "same as --set train.seed=N", TO(take_seed, seed)},
@@ -159,7 +160,7 @@ static const struct row rows[] = {
      TO(take_flag, schedule)},
     {"print_recipe", false, true, NULL,
      "print the resolved recipe, each value with where it came from", TO(take_flag, print_recipe)},
-    {"json", false, true, NULL, "print JSON", TO(take_flag, json)},
+    {"json", false, true, NULL, "print JSON", TO(take_flag, json), .doctor = true},
     {"profile", false, true, "NAME", "rates for the simulated times: fast, slow or cpu",
      TO(take_text, profile)},
     {"fit", false, true, "SIZE", "what to give up to fit into SIZE of each device",
@@ -171,46 +172,58 @@ static const struct row rows[] = {
     {"largest_layer", false, true, "N",
      "parameters of the largest layer, for --deepspeed_estimate of model.params",
      TO(take_layer, largest_layer)},
-    {"help", true, true, NULL, "print this help", .take = NULL},
-    {"version", true, true, NULL, "print the version", .take = NULL},
+    {"help", true, true, NULL, "print this help", .take = NULL, .doctor = true},
+    {"version", true, true, NULL, "print the version", .take = NULL, .doctor = true},
 };
 
 #undef TO
 
-static void print_usage(bool plan)
+static const char *const name_of[] = {
+    [CMD_TRAIN] = "train", [CMD_PLAN] = "plan", [CMD_DOCTOR] = "doctor"};
+
+static bool has(enum cmd_command command, const struct row *r)
 {
-    printf("usage: zerotrain%s [OPTIONS] RECIPE.yaml\n\n", plan ? " plan" : "");
+    return command == CMD_TRAIN ? r->train : command == CMD_PLAN ? r->plan : r->doctor;
+}
+
+static void print_usage(enum cmd_command command)
+{
+    static const char *const usage[] = {[CMD_TRAIN] = " [OPTIONS] RECIPE.yaml",
+                                        [CMD_PLAN] = " plan [OPTIONS] RECIPE.yaml",
+                                        [CMD_DOCTOR] = " doctor [OPTIONS] [RECIPE.yaml]"};
+    printf("usage: zerotrain%s\n\n", usage[command]);
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++) {
         char left[64];
-        if (plan ? !rows[i].plan : !rows[i].train)
+        if (!has(command, &rows[i]))
             continue;
         snprintf(left, sizeof left, "--%s%s%s", rows[i].name, rows[i].arg ? "=" : "",
                  rows[i].arg ? rows[i].arg : "");
         printf("  %-28s %s\n", left, rows[i].help);
     }
-    printf("\nSee zerotrain%s(1) and zerotrain-recipe(5).\n", plan ? "-plan" : "");
+    printf("\nSee zerotrain%s%s(1) and zerotrain-%s(5).\n", command ? "-" : "",
+           command ? name_of[command] : "", command == CMD_DOCTOR ? "hostfile" : "recipe");
 }
 
 /* ---- the command line ---- */
 
 /* --help and --version, by their first letter. */
-static int tell(char what, bool plan)
+static int tell(char what, enum cmd_command command)
 {
     if (what == 'h')
-        print_usage(plan);
+        print_usage(command);
     else
         printf("zerotrain %s\n", ZT_VERSION);
     return ZT_EXIT_OK;
 }
 
 /* What getopt found wrong with `given`, "--name" or "--name=value". */
-static int refuse(int what, const char *given, bool plan)
+static int refuse(int what, const char *given, enum cmd_command command)
 {
     const char *names[ZT_ARRAY_LEN(rows)];
     char name[64];
     size_t n = 0;
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
-        if (plan ? rows[i].plan : rows[i].train)
+        if (has(command, &rows[i]))
             names[n++] = rows[i].name;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(given, "="), given);
     const char *near = zt_nearest(name + strspn(name, "-"), names, n);
@@ -221,7 +234,7 @@ static int refuse(int what, const char *given, bool plan)
     else if (near)
         cmd_error("%s: no such option; did you mean --%s?", name, near);
     else
-        cmd_error("%s: no such option; see zerotrain %s --help", name, plan ? "plan" : "train");
+        cmd_error("%s: no such option; see zerotrain %s --help", name, name_of[command]);
     return ZT_EXIT_USAGE;
 }
 
@@ -232,13 +245,13 @@ static void set_option(struct cmd_options *o, const char *key, const char *value
         o->set.items[o->set.n++] = zt_arena_printf(&o->arena, "%s=%s", key, value);
 }
 
-int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
+int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_options *o)
 {
     struct option longopts[ZT_ARRAY_LEN(rows) + 1] = {{0}};
     enum { MAX_OWN_SETS = 2 /* of --fit, which is two keys */, FIRST_VAL = UCHAR_MAX + 1 };
     size_t n = 0, n_args = (size_t)argc + 1;
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
-        if (plan ? rows[i].plan : rows[i].train)
+        if (has(command, &rows[i]))
             longopts[n++] =
                 (struct option){rows[i].name, rows[i].arg ? required_argument : no_argument, NULL,
                                 FIRST_VAL + (int)i};
@@ -249,14 +262,14 @@ int cmd_parse(int argc, char **argv, bool plan, struct cmd_options *o)
     opterr = 0;
     while ((opt = getopt_long(argc, argv, ":h", longopts, NULL)) != -1) {
         if (opt == '?' || opt == ':')
-            return refuse(opt, argv[optind - 1], plan);
+            return refuse(opt, argv[optind - 1], command);
         const struct row *r = opt == 'h' ? NULL : &rows[opt - FIRST_VAL];
         if (!r || !r->take)
-            return tell(r ? r->name[0] : 'h', plan);
+            return tell(r ? r->name[0] : 'h', command);
         if (!r->take(r, optarg, (char *)o + r->at))
             return ZT_EXIT_USAGE;
     }
-    if (argc == optind && o->largest)
+    if (argc == optind && (o->largest || command == CMD_DOCTOR))
         return -1;
     if (argc == optind) {
         cmd_error("which recipe? Give one YAML file");

@@ -345,7 +345,7 @@ static int train(struct job *j)
 int cmd_train(int argc, char **argv)
 {
     struct job j = {0};
-    int code = cmd_parse(argc, argv, false, &j.o);
+    int code = cmd_parse(argc, argv, CMD_TRAIN, &j.o);
     if (code < 0)
         code = train(&j);
     if (j.plan)

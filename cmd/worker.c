@@ -1,11 +1,12 @@
 /*
  * worker.c: one rank. Started by the agent, never by a person.
  */
-#include "cmd.h"
+#include "worker.h"
 
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "cmd.h"
 #include "coll/backend.h"
 #include "coll/staged.h"
 #include "coll/tcp.h"
@@ -81,7 +82,8 @@ static const char *why_staged(const struct zt_worker *w)
 
 /* Between nodes: every rank listens, all learn where, and then they connect. */
 static int open_nodes(struct zt_worker *w, struct zt_dev *dev, const struct zt_shm_job *local,
-                      const struct zt_mesh *mesh, struct zt_coll **out, struct zt_err *err)
+                      const struct zt_mesh *mesh, double join_s, struct zt_coll **out,
+                      struct zt_err *err)
 {
     const char *interface = getenv("ZT_TCP_INTERFACE");
     struct zt_tcp_address mine, *all = zt_xcalloc((size_t)w->world, sizeof *all);
@@ -89,8 +91,11 @@ static int open_nodes(struct zt_worker *w, struct zt_dev *dev, const struct zt_s
     for (int k = 0; k < w->n_nodes; k++)
         for (int r = w->node_first[k]; r < w->node_first[k + 1]; r++)
             node_of[r] = k;
-    const struct zt_tcp_job job = {
-        .n_nodes = w->n_nodes, .node_of = node_of, .addresses = all, .secret = w->secret};
+    const struct zt_tcp_job job = {.n_nodes = w->n_nodes,
+                                   .node_of = node_of,
+                                   .addresses = all,
+                                   .secret = w->secret,
+                                   .join_s = join_s};
     int rc = zt_tcp_listen(interface && *interface ? interface : NULL, w->towards, &fd, &mine, err);
     if (!rc) {
         rc = zt_worker_gather(w, &mine, sizeof mine, all, err);
@@ -104,13 +109,12 @@ static int open_nodes(struct zt_worker *w, struct zt_dev *dev, const struct zt_s
     return rc;
 }
 
-/* Collectives of CPU streams: shared memory, and TCP where there are other nodes. */
-static int open_cpu(struct zt_worker *w, struct zt_dev *dev, struct zt_coll **out,
+int worker_open_cpu(struct zt_worker *w, struct zt_dev *dev, double join_s, struct zt_coll **out,
                     struct zt_err *err)
 {
     struct zt_shm_job local = {w->shm_control_fd, w->n_arenas, w->shm_arena_fds};
     struct zt_mesh mesh = {{1, 1, w->world, 1, 1}};
-    return w->n_nodes > 1 ? open_nodes(w, dev, &local, &mesh, out, err)
+    return w->n_nodes > 1 ? open_nodes(w, dev, &local, &mesh, join_s, out, err)
                           : zt_shm_coll_create(&local, dev, &mesh, w->rank, out, err);
 }
 
@@ -121,7 +125,7 @@ static int open_staged(struct zt_worker *w, struct machine *m, struct zt_err *er
     bool pinned = false;
     int rc = zt_cpu_dev_create(&m->cpu, NULL, 0, err);
     if (!rc)
-        rc = open_cpu(w, m->cpu, &m->coll, err);
+        rc = worker_open_cpu(w, m->cpu, 0, &m->coll, err);
     if (!rc)
         rc = zt_staged_coll_create(m->coll, m->dev, &opts, &m->coll, &pinned, err);
     if (rc)
@@ -155,7 +159,7 @@ static int open_collectives(struct zt_worker *w, struct machine *m, struct zt_er
 {
     struct rendezvous r = {0};
     if (!w->device.gpu)
-        return open_cpu(w, m->dev, &m->coll, err);
+        return worker_open_cpu(w, m->dev, 0, &m->coll, err);
     int rc = w->rank == 0 ? choose(w, m, &r, err) : 0;
     if (!rc)
         rc = zt_worker_share(w, &r, sizeof r, err);

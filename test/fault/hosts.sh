@@ -150,6 +150,35 @@ struck=$SECONDS
 hit INT "$pid"
 within 5 "a host that is slow to start" 130 'finishing this step'
 
+# ---- zerotrain doctor ----
+
+examine() { # NAME CODE PATTERN...: that is its exit code, and each pattern is on a line.
+    local name=$1 code=$2 got pattern why=
+    shift 2
+    timeout 60 "$zerotrain" doctor --device=cpu --hostfile="$tmp/three" >"$tmp/out" 2>"$tmp/err"
+    got=$?
+    [ "$got" = "$code" ] || why="exit code $got, not $code"
+    for pattern; do
+        grep -qE -- "$pattern" "$tmp/out" || why=${why:-"it does not say \"$pattern\""}
+    done
+    until_true nothing_on_hosts || why=${why:-"a host has processes left"}
+    if [ -n "$why" ]; then
+        fail "$name" "$why: $(tail -n 3 "$tmp/err")"
+        sed 's/^/    /' "$tmp/out"
+    else
+        echo "ok hosts $name"
+    fi
+}
+examine "doctor of three hosts" 0 '^zt1, 1 slot: ' '^zt3, 1 slot: ' 'ok +login +by ssh' 'ok +work folder' \
+    '(ok|warn) +network .* MB/s each way' 'ok +clocks ' '^  zt2 +[0-9]+ +[0-9]+$' '^ready: '
+grep -v zt2 "$tmp/known" >"$lab/known_hosts"
+examine "doctor of a host that is not known" 1 '^zt2, 1 slot: 1 failure$' 'FAIL +login .*Host key' '`ssh zt2`' \
+    '(ok|warn) +network ' '^  zt3 +[0-9]+ +- *$' '^not ready: 1 failure'
+cp "$tmp/known" "$lab/known_hosts"
+ip -n zt3 route add blackhole 10.199.0.1
+examine "doctor of hosts that do not reach each other" 1 '^zt3, 1 slot: ' 'FAIL +network ' '^not ready: 1 failure'
+ip -n zt3 route del blackhole 10.199.0.1
+
 # ---- hosts that are lost ----
 
 train

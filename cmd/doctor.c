@@ -1,0 +1,440 @@
+/*
+ * doctor.c: `zerotrain doctor`: what works here, on the hosts of a hostfile and between them.
+ */
+#include "doctor.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include "base/build.h"
+#include "base/clock.h"
+#include "hosts_in.h"
+#include "launch/env.h"
+
+const char *const doctor_verdict_names[DOCTOR_N_VERDICTS] = {"ok", "warn", "FAIL"};
+
+json_t *doctor_check(const char *name, enum doctor_verdict verdict, const char *todo, json_t *facts,
+                     const char *fmt, ...)
+{
+    char text[ZT_ERR_MSG_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    json_t *words = json_string(text);
+    if (!words)
+        words = json_string("(what it says is not UTF-8)");
+    return json_pack("{s:s, s:s, s:o, s:o, s:o}", "check", name, "verdict",
+                     doctor_verdict_names[verdict], "text", words, "todo",
+                     todo ? json_string(todo) : json_null(), "facts",
+                     facts ? facts : json_object());
+}
+
+enum doctor_verdict doctor_verdict_of(const json_t *check)
+{
+    const char *name = json_string_value(json_object_get(check, "verdict"));
+    for (int v = 0; name && v < DOCTOR_N_VERDICTS; v++)
+        if (strcmp(name, doctor_verdict_names[v]) == 0)
+            return (enum doctor_verdict)v;
+    return DOCTOR_FAIL;
+}
+
+/* Takes `check`. */
+static void add_host_check(struct doctor *d, struct doctor_host *h, json_t *check, bool first)
+{
+    const enum doctor_verdict v = doctor_verdict_of(check);
+    h->count[v]++;
+    d->count[v]++;
+    if (first)
+        json_array_insert_new(h->checks, 0, check);
+    else
+        json_array_append_new(h->checks, check);
+}
+
+static void add_between(struct doctor *d, json_t *check)
+{
+    d->count[doctor_verdict_of(check)]++;
+    json_array_append_new(d->between, check);
+}
+
+/* ---- what is asked ---- */
+
+static json_t *folder(const char *check, const char *path, bool writes)
+{
+    return json_pack("{s:s, s:s, s:b}", "check", check, "path", path, "writes", (int)writes);
+}
+
+/* For the probe of each host. */
+static json_t *make_ask(const struct doctor *d)
+{
+    char cwd[PATH_MAX];
+    json_t *slots = json_array(), *folders = json_array();
+    int n_ranks = 0;
+    for (int i = 0; i < d->n_hosts; i++) {
+        json_array_append_new(slots, json_integer(d->hosts[i].n_slots));
+        n_ranks += ZT_MAX(d->hosts[i].n_slots, 1);
+    }
+    if (getcwd(cwd, sizeof cwd))
+        json_array_append_new(folders, folder("work folder", cwd, false));
+    if (d->r && d->r->checkpoint.dir)
+        json_array_append_new(folders, folder("checkpoints", d->r->checkpoint.dir, true));
+    const char *nvme = d->r ? d->r->zero.nvme.given : NULL;
+    return json_pack("{s:s, s:i, s:o, s:o, s:s?}", "device", d->o.device, "ranks", n_ranks, "slots",
+                     slots, "folders", folders, "nvme", nvme);
+}
+
+/* ---- what is heard ---- */
+
+static void on_line(void *ctx, int rank, enum zt_log_stream s, const char *line, size_t len)
+{
+    (void)ctx, (void)rank, (void)s, (void)line, (void)len; /* its end shows the last of them */
+}
+
+static void on_notice(void *ctx, const char *text)
+{
+    (void)ctx, (void)text; /* each host's line says it */
+}
+
+static void on_report(void *ctx, int rank, const char *json, size_t len)
+{
+    struct doctor *d = ctx;
+    json_t *check = json_loadb(json, len, 0, NULL);
+    if (check)
+        add_host_check(d, &d->hosts[rank], check, false);
+}
+
+static void on_answer(struct doctor *d, struct doctor_host *h, const char *build, double login_s)
+{
+    enum { SLOW_S = 5 };
+    const bool slow = login_s > SLOW_S;
+    h->answered = true;
+    if (strcmp(build, zt_build_name()) == 0)
+        add_host_check(d, h, doctor_check("program", DOCTOR_OK, NULL, NULL, "zerotrain %s", build),
+                       true);
+    if (!h->local)
+        add_host_check(d, h,
+                       doctor_check("login", slow ? DOCTOR_WARN : DOCTOR_OK,
+                                    slow ? "sshd may look up names in vain: UseDNS no in its "
+                                           "sshd_config"
+                                         : NULL,
+                                    json_pack("{s:f}", "seconds", login_s), "by ssh, in %.2f s",
+                                    login_s),
+                       true);
+}
+
+/* Before it has answered it is the login that fails, then the program, then what it was at. */
+static void on_failure(struct doctor *d, struct doctor_host *h, const char *why)
+{
+    const bool began = json_array_size(h->checks) > 1;
+    h->failed = true;
+    add_host_check(
+        d, h,
+        doctor_check(!h->answered ? "login"
+                     : began      ? "probe"
+                                  : "program",
+                     DOCTOR_FAIL,
+                     began ? "what comes after the last line above hangs or crashes" : NULL, NULL,
+                     "%s", why),
+        false);
+}
+
+struct listener {
+    struct doctor *d;
+    int64_t begun_ns;
+};
+
+static void on_node(void *ctx, int node, const struct zt_node_news *news)
+{
+    struct listener *l = ctx;
+    struct doctor_host *h = &l->d->hosts[node];
+    switch (news->event) {
+    case ZT_NODE_ANSWERED:
+        on_answer(l->d, h, news->text, (double)(zt_now_ns() - l->begun_ns) * 1e-9);
+        break;
+    case ZT_NODE_CLOCK:
+        h->ahead_ns = news->ahead_ns;
+        h->round_trip_ns = news->round_trip_ns;
+        break;
+    case ZT_NODE_FAILED:
+        on_failure(l->d, h, news->text);
+        break;
+    }
+}
+
+static void on_check(void *ctx, int rank, const char *json, size_t len)
+{
+    on_report(((struct listener *)ctx)->d, rank, json, len);
+}
+
+/* ---- the first job: each host for itself ---- */
+
+static void set_environment(struct doctor *d, struct zt_env *env)
+{
+    extern char **environ;
+    struct zt_env ours = {0};
+    if (d->o.nodes.n == 0)
+        return;
+    zt_env_add_all(&ours, environ);
+    zt_env_add_for_remote(env, &ours);
+    zt_env_release(&ours);
+}
+
+/* One worker on each host in `nodes`. */
+static int launch(struct doctor *d, const struct zt_launch_node *nodes, int n_nodes, json_t *ask,
+                  const struct zt_launch_sink *sink, struct zt_launch_result *result,
+                  struct zt_err *err)
+{
+    struct zt_env env = {0};
+    char *question = json_dumps(ask, JSON_COMPACT);
+    if (!question)
+        return zt_err_set(err, ZT_EINPUT, "a path is not UTF-8");
+    set_environment(d, &env);
+    const struct zt_launch_opts opts = {.n_workers = ZT_MAX(n_nodes, 1),
+                                        .n_nodes = n_nodes,
+                                        .nodes = nodes,
+                                        .own_command = "probe",
+                                        .env = (const char *const *)env.v,
+                                        .n_env = (int)env.n,
+                                        .recipe = question,
+                                        .recipe_len = strlen(question),
+                                        .sink = *sink};
+    int rc = zt_launch_run(&opts, result, err);
+    zt_env_release(&env);
+    free(question);
+    return rc;
+}
+
+/* 0, or after a message an exit code. */
+static int examine_hosts(struct doctor *d, struct zt_launch_node *nodes)
+{
+    struct listener l = {d, zt_now_ns()};
+    const struct zt_launch_sink sink = {
+        .ctx = &l, .line = on_line, .report = on_check, .notice = on_notice, .node = on_node};
+    struct zt_launch_result result = {0};
+    struct zt_err err = {0};
+    json_t *ask = make_ask(d);
+    int rc = launch(d, nodes, d->o.nodes.n, ask, &sink, &result, &err);
+    json_decref(ask);
+    if (rc || result.exit_code)
+        cmd_error("%s", rc ? err.msg : result.summary);
+    return rc ? zt_exit_code(rc) : result.exit_code;
+}
+
+/* ---- the second: between those that answered ---- */
+
+struct between {
+    struct doctor *d;
+    const int *host_of; /* of a rank */
+};
+
+static void on_pair(void *ctx, int rank, const char *json, size_t len)
+{
+    const struct between *b = ctx;
+    json_t *said = json_loadb(json, len, 0, NULL);
+    if (json_object_get(said, "check")) {
+        add_host_check(b->d, &b->d->hosts[b->host_of[rank]], said, false);
+        return;
+    }
+    const char *ends[] = {"from", "to"};
+    for (int i = 0; i < 2; i++) {
+        const int64_t r = json_integer_value(json_object_get(said, ends[i]));
+        json_object_set_new(said, ends[i], json_string(b->d->hosts[b->host_of[r]].name));
+    }
+    json_array_append_new(b->d->pairs, said);
+}
+
+/* The slowest and the fastest way, and the longest round trip. */
+static void sum_up_pairs(struct doctor *d)
+{
+    const json_t *slowest = NULL, *pair;
+    double least = 0, most = 0, longest_us = 0;
+    size_t i;
+    json_array_foreach(d->pairs, i, pair)
+    {
+        const double rate = json_real_value(json_object_get(pair, "bytes_per_s"));
+        longest_us = ZT_MAX(longest_us, json_real_value(json_object_get(pair, "round_trip_us")));
+        most = ZT_MAX(most, rate);
+        if (slowest && rate >= least)
+            continue;
+        slowest = pair;
+        least = rate;
+    }
+    const bool uneven = least < most / 3;
+    add_between(d, doctor_check("network", uneven ? DOCTOR_WARN : DOCTOR_OK,
+                                uneven ? "the slowest link sets the pace of all; ZT_TCP_INTERFACE "
+                                         "names another network"
+                                       : NULL,
+                                NULL,
+                                "%.0f to %.0f MB/s each way, slowest from %s to %s; round trips up "
+                                "to %.0f us",
+                                least * 1e-6, most * 1e-6,
+                                json_string_value(json_object_get(slowest, "from")),
+                                json_string_value(json_object_get(slowest, "to")), longest_us));
+}
+
+static int examine_network(struct doctor *d, const struct zt_launch_node *all)
+{
+    struct zt_launch_node *nodes = zt_arena_alloc(&d->o.arena, (size_t)d->n_hosts, sizeof *nodes);
+    int *host_of = zt_arena_alloc(&d->o.arena, (size_t)d->n_hosts, sizeof *host_of), n = 0;
+    for (int i = 0; i < d->n_hosts; i++) {
+        if (!d->hosts[i].answered || d->hosts[i].failed)
+            continue;
+        host_of[n] = i;
+        nodes[n++] = all[i];
+    }
+    if (n < 2)
+        return 0;
+    struct between b = {d, host_of};
+    const struct zt_launch_sink sink = {
+        .ctx = &b, .line = on_line, .report = on_pair, .notice = on_notice};
+    const char *shared = d->r ? d->r->checkpoint.dir : NULL;
+    struct zt_launch_result result = {0};
+    struct zt_err err = {0};
+    json_t *ask = json_pack("{s:b, s:s?}", "pairs", 1, "shared", shared);
+    int rc = launch(d, nodes, n, ask, &sink, &result, &err);
+    json_decref(ask);
+    if (!rc && result.exit_code > 128 && result.first_rank < 0) { /* Ctrl-C */
+        cmd_error("%s", result.summary);
+        return result.exit_code;
+    }
+    if (rc || result.exit_code)
+        add_between(d, doctor_check("network", DOCTOR_FAIL,
+                                    "hosts must reach each other by TCP, at any port above 1023: "
+                                    "see their firewalls, and ZT_TCP_INTERFACE",
+                                    NULL, "%s", rc ? err.msg : result.summary));
+    else
+        sum_up_pairs(d);
+    return 0;
+}
+
+/* ---- what follows from all hosts together ---- */
+
+static void judge_clocks(struct doctor *d)
+{
+    enum { FAR_MS = 1000 };
+    const struct doctor_host *worst = NULL;
+    for (int i = 0; i < d->n_hosts; i++) {
+        const struct doctor_host *h = &d->hosts[i];
+        if (!h->local && h->round_trip_ns &&
+            (!worst || llabs(h->ahead_ns) > llabs(worst->ahead_ns)))
+            worst = h;
+    }
+    if (!worst)
+        return;
+    const double ms = (double)worst->ahead_ns * 1e-6;
+    const double within_ms = (double)worst->round_trip_ns * 0.5e-6;
+    const bool far = llabs(worst->ahead_ns) - worst->round_trip_ns / 2 > FAR_MS * INT64_C(1000000);
+    add_between(
+        d, doctor_check("clocks", far ? DOCTOR_WARN : DOCTOR_OK,
+                        far ? "set them by NTP (chrony): times in logs and of files mislead" : NULL,
+                        NULL, "at most %.1f ms from ours (%s: %+.1f, give or take %.1f)",
+                        ms < 0 ? -ms : ms, worst->name, ms, within_ms));
+}
+
+static const json_t *facts_of(const struct doctor_host *h, const char *check)
+{
+    const json_t *c;
+    size_t i;
+    json_array_foreach(h->checks, i, c) if (strcmp(json_string_value(json_object_get(c, "check")),
+                                                   check) == 0) return json_object_get(c, "facts");
+    return NULL;
+}
+
+/* Is a fact the same on all hosts? If not, two of them. */
+static void judge_alike(struct doctor *d, const char *check, const char *fact, const char *todo)
+{
+    const struct doctor_host *first = NULL;
+    const char *of_first = NULL;
+    for (int i = 0; i < d->n_hosts; i++) {
+        const char *v = json_string_value(json_object_get(facts_of(&d->hosts[i], check), fact));
+        if (!v)
+            continue;
+        if (!first) {
+            first = &d->hosts[i];
+            of_first = v;
+        } else if (strcmp(v, of_first)) {
+            add_between(d, doctor_check(check, DOCTOR_WARN, todo, NULL, "%s: %s; %s: %s",
+                                        first->name, of_first, d->hosts[i].name, v));
+            return;
+        }
+    }
+}
+
+static void judge_hosts(struct doctor *d)
+{
+    judge_clocks(d);
+    judge_alike(d, "processor", "kernels",
+                "last digits differ between such hosts, and the slowest sets the pace; "
+                "ZT_CPU_ISA=v3 (or v2) asks all for the same");
+    judge_alike(d, "NCCL", "version", "install the same NCCL on all hosts");
+}
+
+/* ---- all of it ---- */
+
+static void add_host(struct doctor *d, const char *name, int n_slots, bool local)
+{
+    struct doctor_host *h = &d->hosts[d->n_hosts++];
+    *h = (struct doctor_host){.name = name, .n_slots = n_slots, .local = local};
+    h->checks = json_array();
+}
+
+/* The hosts, and a worker on each: *nodes NULL: this machine alone. */
+static void find_hosts(struct doctor *d, struct zt_launch_node **nodes)
+{
+    const struct cmd_nodes *all = &d->o.nodes;
+    char here[256] = "this machine";
+    *nodes = NULL;
+    d->hosts = zt_arena_alloc(&d->o.arena, (size_t)ZT_MAX(all->n, 1), sizeof *d->hosts);
+    if (all->n == 0) {
+        gethostname(here, sizeof here - 1);
+        add_host(d, zt_arena_strdup(&d->o.arena, here), d->o.hostfile ? d->o.num_gpus : 0, true);
+        return;
+    }
+    *nodes = zt_arena_alloc(&d->o.arena, (size_t)all->n, sizeof **nodes);
+    for (int i = 0, rank = 0; i < all->n; rank += all->v[i++].n_workers) {
+        (*nodes)[i] = all->v[i];
+        (*nodes)[i].n_workers = 1;
+        add_host(d, all->host_of[rank], all->v[i].n_workers, !all->v[i].ssh);
+    }
+}
+
+static int examine(struct doctor *d)
+{
+    struct zt_launch_node *nodes;
+    struct zt_str out = {0};
+    int code = cmd_hosts_train(&d->o);
+    if (!code && d->o.recipe_path)
+        code = cmd_load_recipe(&d->o, ZT_MAX(d->o.num_gpus, 1), true, 0, &d->r);
+    if (code)
+        return code;
+    find_hosts(d, &nodes);
+    code = examine_hosts(d, nodes);
+    if (!code && nodes)
+        code = examine_network(d, nodes);
+    if (code)
+        return code;
+    judge_hosts(d);
+    if (d->o.json)
+        doctor_print_json(d, &out);
+    else
+        doctor_print_text(d, &out);
+    fwrite(zt_str_get(&out), 1, out.len, stdout);
+    zt_str_release(&out);
+    return d->count[DOCTOR_FAIL] ? ZT_EXIT_FAILURE : ZT_EXIT_OK;
+}
+
+int cmd_doctor(int argc, char **argv)
+{
+    struct doctor d = {.between = json_array(), .pairs = json_array()};
+    int code = cmd_parse(argc, argv, CMD_DOCTOR, &d.o);
+    if (code < 0)
+        code = examine(&d);
+    for (int i = 0; i < d.n_hosts; i++)
+        json_decref(d.hosts[i].checks);
+    json_decref(d.between);
+    json_decref(d.pairs);
+    zt_recipe_free(d.r);
+    cmd_options_release(&d.o);
+    return code;
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# What works here, and on hosts; `ssh` is a stand-in that starts an agent here (hosts_ssh.sh). Numbers, and
+# verdicts that hang on the machine, are left out.
+. "$REPO/test/cli/common.bash"
+tiny
+export HOME=$PWD LOG=$PWD/arguments ZT_TCP_INTERFACE=lo
+checks() { sed -nE 's/^  (ok|warn|FAIL) +([^ ]+( [^ ]+)?)  .*/\2/p'; }
+doctor() { zerotrain doctor --device=cpu "$@"; }
+
+doctor >here || echo "exit status $?"
+checks <here
+tail -n 1 here | grep -o '^ready'
+doctor --json tiny.yaml | python3 -c '
+import json, sys
+d = json.load(sys.stdin)
+print(d["version"], d["ready"], d["failures"], len(d["hosts"]), d["pairs"], d["between_hosts"])
+checks = {c["check"]: c for c in d["hosts"][0]["checks"]}
+print(checks["program"]["verdict"], checks["program"]["todo"], checks["open files"]["facts"].keys())
+print(checks["memory"]["facts"]["total_bytes"] >= checks["memory"]["facts"]["free_bytes"] > 0)'
+
+# What would stop a training.
+failures() { grep -aE -A1 '^  FAIL|^not ready|exit status' | sed -E 's/ +/ /g; s/, [0-9]+ warnings?$//; /^--$/d'; }
+(ulimit -n 71 && try doctor) | failures
+try zerotrain doctor --device=cuda | failures | grep -o 'FAIL GPUs\|not ready.*\|.exit.*'
+try doctor --set checkpoint.dir=text.txt/here tiny.yaml | failures
+cat >>tiny.yaml <<END
+zero_optimization: {stage: 2, offload_optimizer: {device: nvme, nvme_path: $PWD/nvme}}
+END
+try doctor tiny.yaml | failures
+mkdir nvme
+try doctor tiny.yaml | grep -oE '(ok|warn) +nvme (folder +[^:]*|I/O)'
+ls -A nvme
+
+# On hosts.
+mkdir bin
+cat >bin/ssh <<'END'
+#!/bin/sh
+if [ "$1" = -G ]; then
+    printf 'user me\nhostname 127.0.0.1\nport 22\n'
+    exit
+fi
+case "$*" in
+*' node-x '*)
+    printf 'ssh: connect to host node-x port 22: No route to host\r\n' >&2
+    exit 255
+    ;;
+esac
+for command; do :; done
+echo "Welcome to this host."
+cd "$HOME" && exec env -i PATH="$PATH" sh -c "$command"
+END
+chmod +x bin/ssh
+PATH=$PWD/bin:$PATH
+printf 'me@node-a slots=2\nnode-x slots=1\nnode-b slots=4\n' >hosts
+doctor --hostfile=hosts >out
+echo "exit status $?"
+sed -nE '/^node-x/,/^$/s/ +/ /gp' out
+sed -n '/^between/,$p' out | sed -nE 's/^  (ok|warn) +([a-z]+) .*/\2/p; s/, [0-9]+ warnings?//; /^(not )?ready/p'
+sed -nE '/MB.s from/,/^$/{s/ +/ /g; s/ [0-9]+/ N/g; p}' out
+doctor --hostfile=hosts --exclude=node-x --json | python3 -c '
+import json, sys
+d = json.load(sys.stdin)
+print([h["host"] for h in d["hosts"]], [h["slots"] for h in d["hosts"]], d["ready"])
+print([(p["from"], p["to"], p["bytes_per_s"] > 0, p["round_trip_us"] > 0) for p in d["pairs"]])
+print([abs(h["clock_ahead_s"]) <= h["clock_round_trip_s"] for h in d["hosts"]])'
+try doctor --hostfile=hosts --include=node-a:0 | grep -E '^node|ready|exit' | sed -E 's/: .*/: .../'
+mkdir shared
+doctor --hostfile=hosts --exclude=node-x --set checkpoint.dir=shared/run tiny.yaml | grep -cE '^  ok +checkpoints +.*/shared/run \(it will be made\): '
+ls -A shared
+try doctor --hostfile=hosts --remote_path=/nosuch/zerotrain --num_nodes=1 | grep -aE 'FAIL|exit' | sed 's/there: .*/there: .../'
+try zerotrain doctor --hostfile=nosuch
+try zerotrain doctor --log_dir=x
+try zerotrain probe
+[ ! -e runs ] && echo "nothing was written"
