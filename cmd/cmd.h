@@ -45,7 +45,7 @@ int cmd_launch(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_worker(int argc, char **argv);
-int cmd_gpu_memory(int argc, char **argv);
+int cmd_gpus(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 
 /* Print "zerotrain: message" (each line of it) to stderr. */
@@ -58,8 +58,9 @@ struct cmd_nodes {
     int n;                      /* 0: this machine alone */
     struct zt_launch_node *v;   /* (n) */
     const char *const *host_of; /* (ranks) the host of each, as the hostfile calls it */
-    int n_ranks, most;          /* of all hosts, of the one with most */
-    int first_here, n_here;     /* ranks of this machine; n_here 0: none */
+    const int *slots;       /* (ranks) of that host, counted as it counts those that we may use */
+    int n_ranks, most;      /* of all hosts, of the one with most */
+    int first_here, n_here; /* ranks of this machine; n_here 0: none */
 };
 
 /* Commands that share a table of options; doctor's recipe may be left out. */

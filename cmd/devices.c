@@ -3,14 +3,9 @@
  */
 #include "devices.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include "cmd.h"
-#include "coll/backend.h"
+#include "coll/coll.h"
 #include "coll/tcp.h"
+#include "gpus.h"
 #include "hosts_in.h"
 #include "train/train.h"
 
@@ -19,6 +14,16 @@ static void count_workers(const struct cmd_options *o, int n, struct cmd_devices
     dev->n_workers = n;
     dev->on_a_host = o->nodes.n ? o->nodes.most : n;
     dev->n_here = o->nodes.n ? o->nodes.n_here : n;
+}
+
+/* What does not go by NCCL goes by TCP between hosts. */
+static int check_tcp(const struct cmd_options *o, const struct cmd_devices *dev, const char *what)
+{
+    if (o->nodes.n <= 1 || (o->nodes.n <= ZT_TCP_MAX_NODES && dev->n_workers <= ZT_TCP_MAX_RANKS))
+        return 0;
+    cmd_error("%s: %d %s on %d hosts; up to %d on %d talk to each other", o->hostfile,
+              dev->n_workers, what, o->nodes.n, ZT_TCP_MAX_RANKS, ZT_TCP_MAX_NODES);
+    return ZT_EXIT_UNSUPPORTED;
 }
 
 static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
@@ -31,11 +36,9 @@ static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
             o->per_gpu ? "devices_per_gpu" : "collectives");
         return ZT_EXIT_USAGE;
     }
-    if (o->nodes.n > 1 && (o->nodes.n > ZT_TCP_MAX_NODES || dev->n_workers > ZT_TCP_MAX_RANKS)) {
-        cmd_error("%s: %d CPU workers on %d hosts; up to %d on %d talk to each other", o->hostfile,
-                  dev->n_workers, o->nodes.n, ZT_TCP_MAX_RANKS, ZT_TCP_MAX_NODES);
-        return ZT_EXIT_UNSUPPORTED;
-    }
+    int code = check_tcp(o, dev, "CPU workers");
+    if (code)
+        return code;
     if (!o->hostfile && (o->hosts.include || o->hosts.exclude)) {
         cmd_error("--%s chooses among GPUs, or hosts of a --hostfile; --num_gpus=N starts N CPU "
                   "workers",
@@ -50,8 +53,15 @@ static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
     return ZT_EXIT_USAGE;
 }
 
-/* Asked for, and not there: `why` in words, or NULL where there is simply none. */
-static int no_gpu(const struct cmd_options *o, const char *why, int code)
+/* ---- GPUs ---- */
+
+static const char *name_of(const struct cmd_host_gpus *h)
+{
+    return h->host ? h->host : "this machine";
+}
+
+/* Asked for, and not there on this machine: what to do instead. */
+static int no_gpu_here(const struct cmd_options *o, const struct cmd_host_gpus *h)
 {
     int n = o->num_gpus ? o->num_gpus : 1;
     char asked[300];
@@ -66,129 +76,249 @@ static int no_gpu(const struct cmd_options *o, const char *why, int code)
         snprintf(asked, sizeof asked, "--device=%s", o->device);
     cmd_error("%s: %s. To train with %d CPU worker%s instead: zerotrain --device=cpu --num_gpus=%d "
               "%s",
-              asked, why, n, n == 1 ? "" : "s", n, o->recipe_path);
+              asked, h->none, n, n == 1 ? "" : "s", n, o->recipe_path);
+    return h->code;
+}
+
+/* Every one of the hosts that has none, or cannot tell; 0: all have some. */
+static int check_hosts(const struct cmd_options *o, const struct cmd_host_gpus *hosts)
+{
+    enum zt_exit code = 0;
+    int n_none = 0;
+    for (int i = 0; i < o->nodes.n; i++) {
+        const struct cmd_host_gpus *h = &hosts[i];
+        if (h->n)
+            continue;
+        cmd_error("%s: %s says: %s", o->hostfile, h->host, h->none ? h->none : h->wrong);
+        n_none += h->none != NULL;
+        code = code ? code : h->code;
+    }
+    if (n_none)
+        cmd_error("%s: every host must have GPUs; --device=cpu trains with %d CPU workers there",
+                  o->hostfile, o->nodes.n_ranks);
     return code;
 }
 
-/*
- * Threads that the driver starts must leave our signals alone: the launcher waits for them on the main
- * thread.
- */
-static int ask_backend(int *n, struct zt_err *err)
+/* NCCL must be on all hosts or on none, and what it is not there for goes by way of TCP. */
+static int check_transport(const struct cmd_options *o, const struct cmd_devices *dev,
+                           const struct cmd_host_gpus *hosts)
 {
-    const struct zt_backend *b;
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = zt_backend_load(&b, err);
-    if (!rc)
-        rc = b->device_count(n, err);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return rc;
-}
-
-/*
- * The GPUs that we may use: their entries of CUDA_VISIBLE_DEVICES. None: *why says so for a person. The
- * library is not opened where there is nothing to find: no device, and no ZT_CUDA_LIB that tells us to.
- */
-static int find_gpus(struct cmd_devices *dev, const char **why, struct zt_err *err)
-{
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    int n_present = zt_count_devices(), n_found = 0;
-    bool look = n_present > 0 || getenv("ZT_CUDA_LIB");
-    *why = "there is no GPU on this machine";
-    if (!look)
-        return 0;
-    int rc = zt_pick_devices(visible, n_present ? n_present : -1, 0, &dev->buf, dev->gpus,
-                             ZT_LAUNCH_MAX_WORKERS, &dev->n_gpus, err);
-    if (rc)
-        return rc;
-    *why = "there is no GPU that CUDA_VISIBLE_DEVICES lets us use";
-    if (visible && dev->n_gpus == 0)
-        return 0;
-    rc = ask_backend(&n_found, err);
-    if (rc) {
-        dev->n_gpus = 0;
-        *why = err->msg;
-        return rc == ZT_EUNSUPPORTED ? 0 : rc;
+    const bool staged = o->transport == ZT_TRANSPORT_STAGED || dev->per_gpu > 1 || !hosts[0].nccl;
+    for (int i = 1; i < o->nodes.n && o->transport != ZT_TRANSPORT_STAGED; i++) {
+        if (dev->per_gpu > 1 || hosts[i].nccl == hosts[0].nccl)
+            continue;
+        cmd_error("%s: the CUDA part of %s was built %s NCCL, that of %s %s it; install the same "
+                  "one, or train with --collectives=staged",
+                  o->hostfile, hosts[i].host, hosts[i].nccl ? "with" : "without", hosts[0].host,
+                  hosts[0].nccl ? "with" : "without");
+        return ZT_EXIT_UNSUPPORTED;
     }
-    if (visible && n_found < dev->n_gpus)
-        return zt_err_set(err, ZT_EINPUT,
-                          "CUDA_VISIBLE_DEVICES=%s names %d GPUs, but CUDA finds %d of them",
-                          visible, dev->n_gpus, n_found);
-    if (visible)
-        return 0;
-    return zt_pick_devices(NULL, n_found, 0, &dev->buf, dev->gpus, ZT_LAUNCH_MAX_WORKERS,
-                           &dev->n_gpus, err);
+    return staged ? check_tcp(o, dev, "GPU workers with host-staged collectives") : 0;
 }
 
-static int gpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
+/* The smallest memory counts, and the host with the least for each of its n workers. */
+static void keep_least(struct cmd_devices *dev, const struct cmd_host_gpus *h,
+                       const struct cmd_gpu *gpu, int n)
 {
-    int code = cmd_hosts_gpus(o, dev->gpus, &dev->n_gpus);
+    struct cmd_free *f = &dev->free;
+    const size_t each = h->host_bytes / (size_t)n;
+    const int cores = ZT_MAX(1, h->cores / n);
+    if (gpu->free_bytes < f->gpu_bytes) {
+        f->gpu_bytes = gpu->free_bytes;
+        f->gpu_what = h->host ? zt_arena_printf(&dev->arena, "what is free on GPU %s of %s",
+                                                gpu->entry, h->host)
+                              : "what is free on its GPU";
+    }
+    if (each < f->host_bytes) {
+        f->host_bytes = each;
+        f->host_what = h->host
+                           ? zt_arena_printf(&dev->arena, "its part of what is free on %s", h->host)
+                           : "its part of what is free on this machine";
+    }
+    f->cores = f->cores ? ZT_MIN(f->cores, cores) : cores;
+}
+
+/* n ranks from `first` on, a slot each: the host's GPUs of these numbers. */
+static int take_slots(const struct cmd_options *o, struct cmd_devices *dev,
+                      const struct cmd_host_gpus *h, int first, const int *slots, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (slots[i] >= h->n) {
+            cmd_error("%s: slot %d of %s is wanted, but it has %d GPU%s that we may use%s%s%s",
+                      o->hostfile, slots[i], name_of(h), h->n, h->n == 1 ? "" : "s",
+                      h->mask && h->host ? " (there CUDA_VISIBLE_DEVICES=" : "",
+                      h->mask && h->host ? h->mask : "", h->mask && h->host ? ")" : "");
+            return ZT_EXIT_INPUT;
+        }
+        const struct cmd_gpu *gpu = &h->v[slots[i]];
+        if (gpu->broken) {
+            cmd_error("GPU %s of %s cannot be used: %s", gpu->entry, name_of(h), gpu->broken);
+            return ZT_EXIT_FAILURE;
+        }
+        dev->workers[first + i] = gpu->entry;
+        keep_least(dev, h, gpu, n);
+    }
+    return 0;
+}
+
+/* GPUs of more than one model: who waits, and what counts. */
+static void note_models(const struct cmd_options *o, const struct cmd_devices *dev,
+                        const struct cmd_host_gpus *hosts)
+{
+    const struct cmd_gpu *first = &hosts[0].v[o->nodes.slots[0]];
+    for (int r = 0, i = 0, end = o->nodes.v[0].n_workers; r < dev->n_workers; r++) {
+        if (r == end)
+            end += o->nodes.v[++i].n_workers;
+        const struct cmd_gpu *gpu = &hosts[i].v[o->nodes.slots[r]];
+        if (strcmp(gpu->name, first->name) == 0)
+            continue;
+        fprintf(stderr,
+                "note: %s has an %s, %s an %s: all wait for the slower, and the least memory "
+                "counts\n",
+                hosts[0].host, first->name, hosts[i].host, gpu->name);
+        return;
+    }
+}
+
+/* Which GPUs each rank of other hosts has. */
+static int gpus_of_hosts(const struct cmd_options *o, struct cmd_devices *dev,
+                         const struct cmd_host_gpus *hosts)
+{
+    int code = check_hosts(o, hosts), first = 0;
     if (code)
         return code;
-    if (o->num_gpus > dev->n_gpus) {
-        cmd_error("--num_gpus=%d: only %d GPU%s here", o->num_gpus, dev->n_gpus,
-                  dev->n_gpus == 1 ? " is" : "s are");
+    for (int i = 0; i < o->nodes.n; first += o->nodes.v[i++].n_workers) {
+        int bad =
+            take_slots(o, dev, &hosts[i], first, o->nodes.slots + first, o->nodes.v[i].n_workers);
+        code = code ? code : bad;
+    }
+    if (!code)
+        code = check_transport(o, dev, hosts);
+    if (!code)
+        note_models(o, dev, hosts);
+    return code;
+}
+
+/* Of this machine's GPUs: those of the hostfile's slots, or that the filters name, or the first. */
+static int gpus_here(const struct cmd_options *o, struct cmd_devices *dev,
+                     const struct cmd_host_gpus *h)
+{
+    const int *slots;
+    int n, code = cmd_hosts_slots(o, h->n, &dev->arena, &slots, &n);
+    if (code)
+        return code;
+    if (o->num_gpus > n) {
+        cmd_error("--num_gpus=%d: only %d GPU%s here", o->num_gpus, n, n == 1 ? " is" : "s are");
         return ZT_EXIT_INPUT;
     }
+    n = o->num_gpus ? o->num_gpus : n;
+    int *each = zt_arena_alloc(&dev->arena, (size_t)n * (size_t)dev->per_gpu, sizeof *each);
+    for (int i = 0; i < n * dev->per_gpu; i++)
+        each[i] = slots[i / dev->per_gpu];
+    count_workers(o, n * dev->per_gpu, dev);
+    dev->workers = zt_arena_alloc(&dev->arena, (size_t)dev->n_workers, sizeof *dev->workers);
+    return take_slots(o, dev, h, 0, each, dev->n_workers);
+}
+
+/* Of each host we need to know those up to the last that may be used. */
+static int n_to_ask(const struct cmd_options *o)
+{
+    int n = 0;
+    if (o->slots)
+        return o->slots[o->num_gpus - 1] + 1; /* they ascend */
+    for (int r = 0; r < o->nodes.n_ranks; r++)
+        n = ZT_MAX(n, o->nodes.slots[r] + 1);
+    if (n)
+        return n;
+    return o->num_gpus ? o->num_gpus : ZT_LAUNCH_MAX_WORKERS;
+}
+
+static int gpu_devices(const struct cmd_options *o, struct cmd_devices *dev,
+                       const struct cmd_host_gpus *hosts)
+{
     dev->kind = ZT_DEV_CUDA;
     dev->per_gpu = o->per_gpu ? o->per_gpu : 1;
-    count_workers(o, (o->num_gpus ? o->num_gpus : dev->n_gpus) * dev->per_gpu, dev);
+    dev->free = (struct cmd_free){.gpu_bytes = SIZE_MAX, .host_bytes = SIZE_MAX};
     if (dev->per_gpu > 1 && o->transport == ZT_TRANSPORT_NCCL) {
         cmd_error("--collectives=nccl: NCCL refuses two workers on one GPU; with "
                   "--devices_per_gpu=%d leave it out",
                   dev->per_gpu);
         return ZT_EXIT_USAGE;
     }
-    if (dev->n_workers > ZT_SHM_MAX_RANKS) {
-        cmd_error("%d workers: at most %d run on one host", dev->n_workers, ZT_SHM_MAX_RANKS);
+    int code;
+    if (o->nodes.n) {
+        count_workers(o, o->nodes.n_ranks, dev);
+        dev->workers = zt_arena_alloc(&dev->arena, (size_t)dev->n_workers, sizeof *dev->workers);
+        code = gpus_of_hosts(o, dev, hosts);
+    } else {
+        code = gpus_here(o, dev, hosts);
+    }
+    if (!code && dev->on_a_host > ZT_SHM_MAX_RANKS) {
+        cmd_error("%d workers: at most %d run on one host", dev->on_a_host, ZT_SHM_MAX_RANKS);
         return ZT_EXIT_USAGE;
     }
-    for (int i = 0; i < dev->n_workers; i++)
-        dev->workers[i] = dev->gpus[i / dev->per_gpu];
-    return 0;
+    return code;
 }
 
-int cmd_pick_devices(const struct cmd_options *o, struct cmd_devices *dev)
+int cmd_pick_devices(const struct cmd_options *o, const struct zt_env *env, struct cmd_devices *dev)
 {
-    struct zt_err err = {0};
-    const char *why = NULL;
+    const struct cmd_host_gpus nothing = {.none = "there is no GPU on this machine",
+                                          .code = ZT_EXIT_INPUT};
+    const struct cmd_host_gpus *here = &nothing;
+    struct cmd_host_gpus *hosts;
     memset(dev, 0, sizeof *dev);
     if (strcmp(o->device, "cpu") == 0)
         return cpu_devices(o, dev);
-    if (o->nodes.n) {
-        cmd_error("%s: training on GPUs of other hosts is not carried out yet; --device=cpu trains "
-                  "with %d CPU workers there",
-                  o->hostfile, o->nodes.n_ranks);
-        return ZT_EXIT_UNSUPPORTED;
+    if (o->nodes.n || cmd_may_have_gpus()) {
+        int code = cmd_gpus_ask(o, env, n_to_ask(o), &dev->arena, &hosts);
+        if (code)
+            return code;
+        here = hosts;
     }
-    if (find_gpus(dev, &why, &err)) {
-        cmd_error("%s", err.msg);
-        return ZT_EXIT_INPUT;
+    if (o->nodes.n || here->n)
+        return gpu_devices(o, dev, here);
+    if (here->wrong) {
+        cmd_error("%s", here->wrong);
+        return here->code;
     }
-    if (dev->n_gpus > 0)
-        return gpu_devices(o, dev);
     if (strcmp(o->device, "auto") || o->num_gpus || o->hosts.include || o->hosts.exclude)
-        return no_gpu(o, why, err.code == ZT_EUNSUPPORTED ? ZT_EXIT_UNSUPPORTED : ZT_EXIT_INPUT);
-    fprintf(stderr, "Training with 1 CPU worker: %s. (--device=cpu --num_gpus=N starts N.)\n", why);
+        return no_gpu_here(o, here);
+    fprintf(stderr, "Training with 1 CPU worker: %s. (--device=cpu --num_gpus=N starts N.)\n",
+            here->none);
     return cpu_devices(o, dev);
+}
+
+int cmd_free_here(int n_gpus, int n_workers, struct zt_arena *arena, struct cmd_free *out,
+                  struct zt_err *err)
+{
+    const struct cmd_options none = {0};
+    const struct zt_env env = {0};
+    struct cmd_devices dev = {.free = {.gpu_bytes = SIZE_MAX, .host_bytes = SIZE_MAX}};
+    struct cmd_host_gpus *h;
+    if (cmd_gpus_ask(&none, &env, n_gpus, arena, &h))
+        return zt_err_set(err, ZT_EDEVICE, "the GPUs cannot be asked for their free memory");
+    if (!h->n)
+        return zt_err_set(err, ZT_EDEVICE, "the GPUs cannot be asked for their free memory: %s",
+                          h->none ? h->none : h->wrong);
+    for (int i = 0; i < ZT_MIN(n_gpus, h->n); i++) {
+        if (h->v[i].broken)
+            return zt_err_set(err, ZT_EDEVICE, "%s", h->v[i].broken);
+        keep_least(&dev, h, &h->v[i], n_workers);
+    }
+    *out = dev.free;
+    return 0;
 }
 
 void cmd_devices_release(struct cmd_devices *dev)
 {
-    zt_str_release(&dev->buf);
+    zt_arena_release(&dev->arena);
 }
 
 int cmd_threads(const struct zt_recipe *r, const struct cmd_devices *dev)
 {
-    cpu_set_t ours; /* taskset, containers and batch systems give fewer than there are */
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (sched_getaffinity(0, sizeof ours, &ours) == 0)
-        cores = CPU_COUNT(&ours);
     if (r->threads > 0)
         return r->threads;
-    return (int)ZT_MAX(1, cores / dev->on_a_host);
+    return dev->free.cores ? dev->free.cores : ZT_MAX(1, cmd_cores() / dev->on_a_host);
 }
 
 int cmd_plan_config(const struct zt_recipe *r, const struct zt_model *m,

@@ -1,10 +1,6 @@
 #include "fit.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include "gpus.h"
 #include "train/train.h"
 
 /*
@@ -22,93 +18,45 @@ static size_t less_outside(size_t bytes)
 
 /* ---- what is free ---- */
 
-static int host_memory(size_t *free_bytes, struct zt_err *err)
+/* On this machine, of its workers, where GPUs are not asked for or not known. */
+static int limit_both(const struct cmd_devices *dev, struct zt_fit_limits *out, struct zt_err *err)
 {
-    struct zt_dev *cpu;
-    size_t total;
-    int rc = zt_cpu_dev_create(&cpu, NULL, 0, err);
-    if (rc)
-        return rc;
-    rc = cpu->ops->memory(cpu, free_bytes, &total, err);
-    zt_cpu_dev_free(cpu);
-    return rc;
-}
-
-/* Run ourselves as `gpu-memory`; its output. */
-static int ask_gpus(struct zt_str *out, struct zt_err *err)
-{
-    extern char **environ;
-    char name[] = "zerotrain", command[] = "gpu-memory";
-    char *argv[] = {name, command, NULL};
-    posix_spawn_file_actions_t files;
-    int fds[2], status = 0;
-    pid_t pid;
-    char buf[4096];
-    ssize_t n;
-    if (pipe2(fds, O_CLOEXEC))
-        return zt_err_errno(err, ZT_ESYS, "pipe");
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_adddup2(&files, fds[1], STDOUT_FILENO);
-    int rc = posix_spawn(&pid, "/proc/self/exe", &files, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&files);
-    close(fds[1]);
-    while (!rc && (n = read(fds[0], buf, sizeof buf)) > 0)
-        zt_str_add(out, buf, (size_t)n);
-    close(fds[0]);
-    if (!rc && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+    size_t bytes;
+    if (dev->n_here == 0)
         return 0;
-    return zt_err_set(err, ZT_EDEVICE, "the GPUs cannot be asked for their free memory");
-}
-
-/* The least that is free on a GPU that the job uses. */
-static int gpu_memory(int n_gpus, size_t *free_bytes, struct zt_err *err)
-{
-    struct zt_str text = {0};
-    int rc = ask_gpus(&text, err);
-    const char *line = zt_str_get(&text);
-    *free_bytes = SIZE_MAX;
-    for (int i = 0; i < n_gpus && !rc; i++) {
-        size_t bytes;
-        if (sscanf(line, "%zu", &bytes) != 1)
-            break;
-        *free_bytes = ZT_MIN(*free_bytes, bytes);
-        line += strcspn(line, "\n");
-        line += *line == '\n';
-    }
-    zt_str_release(&text);
+    int rc = cmd_host_memory(&bytes, err);
+    if (!rc)
+        out->both = (struct zt_fit_limit){less_outside(bytes / (size_t)dev->n_here),
+                                          "its part of what is free on this machine"};
     return rc;
 }
 
 int cmd_fit_limits(const struct zt_recipe *r, const struct cmd_devices *dev, bool measure,
                    struct zt_fit_limits *out, struct zt_err *err)
 {
-    const size_t n = (size_t)dev->on_a_host, per_gpu = (size_t)ZT_MAX(dev->per_gpu, 1);
-    size_t bytes;
+    const int n = dev->on_a_host, per_gpu = ZT_MAX(dev->per_gpu, 1);
+    struct zt_arena arena = {0};
+    struct cmd_free free = dev->free;
+    int rc = 0;
     *out = ZT_FIT_NO_LIMITS;
     out->nvme_path = r->zero.nvme.given;
     if (r->device_memory > 0)
         out->device = (struct zt_fit_limit){(size_t)r->device_memory, "--device_memory"};
     if (r->host_memory > 0)
-        out->host = (struct zt_fit_limit){(size_t)r->host_memory / n, "its part of --host_memory"};
-    if (!measure || dev->n_here == 0)
+        out->host =
+            (struct zt_fit_limit){(size_t)r->host_memory / (size_t)n, "its part of --host_memory"};
+    if (!measure)
         return 0;
-    int rc = host_memory(&bytes, err);
-    if (rc)
-        return rc;
-    bytes = less_outside(bytes / (size_t)dev->n_here);
-    const bool no_gpu = zt_count_devices() == 0 && !getenv("ZT_CUDA_LIB");
-    if (dev->kind == ZT_DEV_CPU || no_gpu) { /* planned for GPUs elsewhere: ours is all we know */
-        out->both = (struct zt_fit_limit){bytes, "its part of what is free on this machine"};
-        return 0;
-    }
-    if (out->host.bytes == SIZE_MAX)
-        out->host = (struct zt_fit_limit){bytes, "its part of what is free on this machine"};
-    if (out->device.bytes < SIZE_MAX)
-        return 0;
-    rc = gpu_memory((int)(n / per_gpu), &bytes, err);
-    if (!rc && bytes < SIZE_MAX)
-        out->device = (struct zt_fit_limit){(bytes - bytes / LIBRARIES_SHARE) / per_gpu,
-                                            "what is free on its GPU"};
+    if (dev->kind == ZT_DEV_CPU || (!free.cores && !cmd_may_have_gpus()))
+        return limit_both(dev, out, err); /* planned for GPUs elsewhere: ours is all we know */
+    if (!free.cores)
+        rc = cmd_free_here(n / per_gpu, n, &arena, &free, err);
+    if (!rc && out->host.bytes == SIZE_MAX)
+        out->host = (struct zt_fit_limit){less_outside(free.host_bytes), free.host_what};
+    if (!rc && out->device.bytes == SIZE_MAX)
+        out->device = (struct zt_fit_limit){
+            (free.gpu_bytes - free.gpu_bytes / LIBRARIES_SHARE) / (size_t)per_gpu, free.gpu_what};
+    zt_arena_release(&arena); /* of this machine's GPUs the words are literals */
     return rc;
 }
 

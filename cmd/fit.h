@@ -7,9 +7,9 @@
 #include "plan/fit.h"
 
 /*
- * What the recipe says (parallel.device_memory, parallel.host_memory), and with `measure` what is free
- * on this machine: of the GPUs (dev->gpus; a device that the recipe limits is not asked), of the host
- * shared by its n_here (0: not asked), of both together for CPU workers, less what a worker takes beside its arenas.
+ * What the recipe says (parallel.device_memory, parallel.host_memory), and with `measure` what is free,
+ * less what a worker takes beside its arenas: of the GPU and of the host that have least (dev->free; where nobody
+ * was asked, of this machine's), for CPU workers of this machine shared by its n_here (0: not asked).
  */
 int cmd_fit_limits(const struct zt_recipe *r, const struct cmd_devices *dev, bool measure,
                    struct zt_fit_limits *out, struct zt_err *err) ZT_MUST_CHECK;

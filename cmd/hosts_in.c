@@ -83,9 +83,11 @@ static bool is_loopback_name(const char *name)
            strcmp(name, "::1") == 0;
 }
 
-static int add_node(struct cmd_options *o, const struct zt_host *host, const char **host_of)
+static int add_node(struct cmd_options *o, const struct zt_host *host, const char **host_of,
+                    int *slots)
 {
     struct cmd_nodes *nodes = &o->nodes;
+    const int per_slot = ZT_MAX(o->per_gpu, 1), n = host->n_devices * per_slot;
     const char *name = zt_arena_strdup(&o->arena, host->name);
     struct zt_launch_node *node = &nodes->v[nodes->n++];
     if (is_loopback_name(name)) {
@@ -100,10 +102,10 @@ static int add_node(struct cmd_options *o, const struct zt_host *host, const cha
                   o->hostfile, host->line, host_of[nodes->first_here], name);
         return ZT_EXIT_INPUT;
     }
-    *node = (struct zt_launch_node){.n_workers = host->n_devices, .address = name};
+    *node = (struct zt_launch_node){.n_workers = n, .address = name};
     if (local) {
         nodes->first_here = nodes->n_ranks;
-        nodes->n_here = host->n_devices;
+        nodes->n_here = n;
     } else {
         struct zt_ssh_target *ssh = zt_arena_alloc(&o->arena, 1, sizeof *ssh);
         *ssh = (struct zt_ssh_target){.host = name,
@@ -116,22 +118,27 @@ static int add_node(struct cmd_options *o, const struct zt_host *host, const cha
         if (!node->address)
             return ZT_EXIT_FAILURE;
     }
-    for (int i = 0; i < host->n_devices; i++)
+    for (int i = 0; i < n; i++) {
+        slots[nodes->n_ranks] = host->devices[i / per_slot];
         host_of[nodes->n_ranks++] = name;
-    nodes->most = ZT_MAX(nodes->most, host->n_devices);
+    }
+    nodes->most = ZT_MAX(nodes->most, n);
     return 0;
 }
 
 static int take_nodes(struct cmd_options *o, const struct zt_hosts *h)
 {
     struct zt_err err = {0};
-    const char **host_of = zt_arena_alloc(&o->arena, (size_t)zt_hosts_n_ranks(h), sizeof *host_of);
+    const size_t n = (size_t)zt_hosts_n_ranks(h) * (size_t)ZT_MAX(o->per_gpu, 1);
+    const char **host_of = zt_arena_alloc(&o->arena, n, sizeof *host_of);
+    int *slots = zt_arena_alloc(&o->arena, n, sizeof *slots);
     if (find_program(o, &err))
         return failed(&err);
     o->nodes.host_of = host_of;
+    o->nodes.slots = slots;
     o->nodes.v = zt_arena_alloc(&o->arena, (size_t)h->n, sizeof *o->nodes.v);
     for (int i = 0, code; i < h->n; i++)
-        if ((code = add_node(o, &h->v[i], host_of)))
+        if ((code = add_node(o, &h->v[i], host_of, slots)))
             return code;
     o->num_gpus = o->nodes.n_ranks;
     return 0;
@@ -209,41 +216,35 @@ int cmd_hosts_count(struct cmd_options *o)
     return code;
 }
 
-/* GPUs that a hostfile promises must be there. */
-static int keep_slots(const struct cmd_options *o, const int *slots, int n, const char **gpus,
-                      int *n_gpus)
-{
-    if (slots[n - 1] >= *n_gpus) { /* they ascend, so they may be moved in place */
-        cmd_error("%s: slot %d of this machine is wanted, but it has %d GPU%s that we may use",
-                  o->hostfile, slots[n - 1], *n_gpus, *n_gpus == 1 ? "" : "s");
-        return ZT_EXIT_INPUT;
-    }
-    for (int i = 0; i < n; i++)
-        gpus[i] = gpus[slots[i]];
-    *n_gpus = n;
-    return 0;
-}
-
-int cmd_hosts_gpus(const struct cmd_options *o, const char **gpus, int *n_gpus)
+int cmd_hosts_slots(const struct cmd_options *o, int n_gpus, struct zt_arena *arena,
+                    const int **slots, int *n)
 {
     const char *mask = getenv("CUDA_VISIBLE_DEVICES");
     struct zt_hosts_filter filter = o->hosts;
     struct zt_hosts h = {0};
     struct zt_err err = {0};
     char line[64];
-    if (o->slots)
-        return keep_slots(o, o->slots, o->num_gpus, gpus, n_gpus);
-    if (!filter.include && !filter.exclude)
+    if (o->slots) {
+        *slots = o->slots;
+        *n = o->num_gpus;
         return 0;
-    filter.num_gpus = o->num_gpus;
-    int n = snprintf(line, sizeof line, "localhost slots=%d", *n_gpus);
-    int rc = zt_hosts_parse("this machine", line, (size_t)n, &h, &err);
+    }
+    if (filter.include || filter.exclude)
+        filter.num_gpus =
+            o->num_gpus; /* both are refused; alone it is looked at where GPUs are counted */
+    int len = snprintf(line, sizeof line, "localhost slots=%d", n_gpus);
+    int rc = zt_hosts_parse("this machine", line, (size_t)len, &h, &err);
     if (!rc)
         rc = zt_hosts_choose(&h, &filter, &err);
     if (rc && mask)
         zt_err_wrap(&err, "with CUDA_VISIBLE_DEVICES=%s, whose GPUs are slots 0 to %d of localhost",
-                    mask, *n_gpus - 1);
-    int code = rc ? failed(&err) : keep_slots(o, h.v[0].devices, h.v[0].n_devices, gpus, n_gpus);
+                    mask, n_gpus - 1);
+    if (!rc) {
+        *n = h.v[0].n_devices;
+        int *copy = zt_arena_alloc(arena, (size_t)*n, sizeof *copy);
+        memcpy(copy, h.v[0].devices, (size_t)*n * sizeof *copy);
+        *slots = copy;
+    }
     zt_hosts_release(&h);
-    return code;
+    return rc ? failed(&err) : 0;
 }

@@ -21,9 +21,10 @@ int cmd_hosts_alone(void);
 int cmd_hosts_count(struct cmd_options *o);
 
 /*
- * Of the GPUs that there are keep those that o->slots names, or without a hostfile --include and --exclude,
- * for which this machine is "localhost". 0, or an exit code after a message.
+ * Of this machine's n_gpus those to be used, ascending: what o->slots names, or without a hostfile --include and
+ * --exclude, for which this machine is "localhost", else all. 0, or an exit code after a message.
  */
-int cmd_hosts_gpus(const struct cmd_options *o, const char **gpus, int *n_gpus);
+int cmd_hosts_slots(const struct cmd_options *o, int n_gpus, struct zt_arena *arena,
+                    const int **slots, int *n);
 
 #endif

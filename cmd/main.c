@@ -17,7 +17,7 @@ static const struct cmd commands[] = {
     {"launch", cmd_launch, "run any program once per rank, as the trainer's workers are run"},
     {"agent", cmd_agent, NULL},
     {"worker", cmd_worker, NULL},
-    {"gpu-memory", cmd_gpu_memory, NULL},
+    {"gpus", cmd_gpus, NULL},
     {"probe", cmd_probe, NULL},
 };
 

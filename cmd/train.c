@@ -29,6 +29,7 @@ struct job {
     struct zt_plan *plan; /* rank 0's */
     struct zt_str log_dir;
     struct zt_str notes; /* lines "note: ..." */
+    struct zt_env env;   /* for all workers */
     struct zt_fit_limits limits;
     int threads;
 };
@@ -176,18 +177,30 @@ static void add_for_others(struct zt_env *env)
     zt_env_release(&ours);
 }
 
+/* Where workers run, what on, and with which environment. 0, or an exit code after a message. */
+static int find_place(struct job *j)
+{
+    struct zt_err err = {0};
+    int code = cmd_hosts_train(&j->o);
+    if (code)
+        return code;
+    if (j->o.nodes.n)
+        add_for_others(&j->env);
+    int rc = j->o.hostfile ? zt_env_read_deepspeed(&j->env, &j->notes, &err) : 0;
+    if (!rc && j->o.env_file)
+        rc = zt_env_read_file(j->o.env_file, &j->env, &err);
+    if (!rc)
+        return cmd_pick_devices(&j->o, &j->env, &j->dev);
+    cmd_error("%s", err.msg);
+    return zt_exit_code(rc);
+}
+
 /* Folder, resolved recipe and display: what a run needs before workers start. */
-static int prepare(struct job *j, const struct zt_str *recipe, struct zt_env *env,
-                   struct display *display, struct zt_err *err)
+static int prepare(struct job *j, const struct zt_str *recipe, struct display *display,
+                   struct zt_err *err)
 {
     struct zt_str path = {0};
-    if (j->o.nodes.n)
-        add_for_others(env);
-    int rc = j->o.hostfile ? zt_env_read_deepspeed(env, &j->notes, err) : 0;
-    if (!rc && j->o.env_file)
-        rc = zt_env_read_file(j->o.env_file, env, err);
-    if (!rc)
-        rc = make_log_dir(j, err);
+    int rc = make_log_dir(j, err);
     if (rc)
         return rc;
     zt_str_printf(&path, "%s/recipe.yaml", j->log_dir.buf);
@@ -217,8 +230,7 @@ static int local_nodes(struct zt_launch_node *nodes, int max)
     return n;
 }
 
-static int launch(const struct job *j, const struct zt_str *recipe, const struct zt_env *env,
-                  struct display *display)
+static int launch(const struct job *j, const struct zt_str *recipe, struct display *display)
 {
     struct zt_err err = {0};
     struct zt_launch_node local[16];
@@ -229,11 +241,11 @@ static int launch(const struct job *j, const struct zt_str *recipe, const struct
         .n_nodes = elsewhere ? j->o.nodes.n : local_nodes(local, ZT_ARRAY_LEN(local)),
         .nodes = elsewhere ? j->o.nodes.v : local,
         .dir = getcwd(dir, sizeof dir),
-        .env = (const char *const *)env->v,
-        .n_env = (int)env->n,
+        .env = (const char *const *)j->env.v,
+        .n_env = (int)j->env.n,
         .recipe = recipe->buf,
         .recipe_len = recipe->len,
-        .devices = j->dev.kind == ZT_DEV_CUDA ? j->dev.workers : NULL,
+        .devices = j->dev.workers,
         .device = {.gpu = j->dev.kind == ZT_DEV_CUDA,
                    .ranks_per_gpu = j->dev.per_gpu,
                    .transport = j->o.transport},
@@ -265,20 +277,18 @@ static int start_and_wait(struct job *j)
     struct zt_err err = {0};
     struct zt_str recipe = {0};
     struct display display;
-    struct zt_env env = {0};
     int code;
     zt_recipe_print(j->r, &recipe);
-    int rc = prepare(j, &recipe, &env, &display, &err);
+    int rc = prepare(j, &recipe, &display, &err);
     if (rc) {
         cmd_error("%s", err.msg);
         code = zt_exit_code(rc);
     } else {
         print_start(j);
-        code = launch(j, &recipe, &env, &display);
+        code = launch(j, &recipe, &display);
         display_release(&display);
     }
     zt_str_release(&recipe);
-    zt_env_release(&env);
     return code;
 }
 
@@ -318,9 +328,7 @@ static int train(struct job *j)
     struct zt_err err = {0};
     int code = cmd_hosts_alone();
     if (!code)
-        code = cmd_hosts_train(&j->o);
-    if (!code)
-        code = cmd_pick_devices(&j->o, &j->dev);
+        code = find_place(j);
     if (!code)
         code = load_recipe(j);
     if (code)
@@ -352,6 +360,7 @@ int cmd_train(int argc, char **argv)
         zt_plan_free(j.plan);
     zt_str_release(&j.log_dir);
     zt_str_release(&j.notes);
+    zt_env_release(&j.env);
     zt_arena_release(&j.arena);
     zt_recipe_free(j.r);
     cmd_devices_release(&j.dev);

@@ -93,7 +93,7 @@ suite_fault() {
     local t
     build all tests || return
     for t in test/fault/*.sh test/fault/*.py; do
-        [ "$t" = test/fault/cuda.sh ] || run "$t" "$t" build/zerotrain
+        grep -q ZT_CUDA_LIB "$t" || run "$t" "$t" build/zerotrain # those are of the suite cuda
     done
 }
 suite_parity() {
@@ -164,7 +164,7 @@ nvcc_tests() {
     run "nvcc parity" test/parity/cuda.py --quick build/zerotrain build/libzerotrain_cuda.so
 }
 suite_cuda() {
-    local why
+    local why src
     why=$(make -s no-cusim)
     [ -z "$why" ] || {
         echo "skip cuda: $why" | tee -a "$log"
@@ -174,7 +174,9 @@ suite_cuda() {
         CUSIM_LEAKS=1 cuda_tests build/cusim
         CUSIM_LEAKS=1 kernel_tests build
         run "cusim parity" test/parity/cuda.py build/zerotrain build/cusim/libzerotrain_cuda.so
-        run test/fault/cuda.sh test/fault/cuda.sh build/zerotrain build/cusim/libzerotrain_cuda.so
+        for src in cuda gpu_hosts; do
+            run test/fault/$src.sh test/fault/$src.sh build/zerotrain build/cusim/libzerotrain_cuda.so
+        done
         nvcc_tests
     }
     build_cuda build/address SAN=address && {

@@ -186,8 +186,9 @@ void zt_env_add_for_remote(struct zt_env *e, const struct zt_env *from)
     static const char *const prefixes[] = {"NCCL_",  "CUDA_",  "CUBLAS_", "OMP_", "KMP_",
                                            "GOMP_",  "MKL_",   "UCX_",    "MV2_", "ZT_",
                                            "PYTHON", "TORCH_", "DNNL_"};
-    static const char *const not [] = {"CUDA_VISIBLE_DEVICES=", "CUDA_MPS_", "ZT_JOB_", "ZT_TEST_",
-                                       "ZT_CUDA_LIB="};
+    static const char *const not [] = {
+        "CUDA_VISIBLE_DEVICES=", "CUDA_MPS_", "NCCL_HOSTID=", "ZT_JOB_", "ZT_TEST_",
+        "ZT_CUDA_LIB="};
     for (size_t n = 0; n < from->n; n++) {
         const char *entry = from->v[n];
         bool travels = false;

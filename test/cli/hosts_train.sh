@@ -27,7 +27,6 @@ DS_ENV_FILE=nosuch try cpu --hostfile=here tiny.yaml --log_dir=g
 rm .deepspeed_env home/.deepspeed_env
 
 # Refused; nothing is written.
-try zerotrain --hostfile="$REPO/hostfiles/two-nodes" tiny.yaml
 printf 'localhost slots=2\n192.0.2.10 slots=1\n' | try cpu --hostfile=- tiny.yaml
 printf '%s slots=1\n127.0.0.1 slots=2\n' "$(hostname)" | try cpu --hostfile=- tiny.yaml
 try cpu --hostfile=nosuch tiny.yaml

@@ -16,7 +16,8 @@
  * Calls that do not match, and two threads at once in one communicator, end the process with a line
  * that names both; NCCL hangs, or worse. Collectives inside ncclGroupStart() are refused.
  *
- * Environment: CUSIM_NCCL=deaf: the death of a peer is not noticed, as NCCL's often is not within a host.
+ * Environment: NCCL_HOSTID: the host that the GPUs of this process are of, else that of its name.
+ * CUSIM_NCCL=deaf: the death of a peer is not noticed, as NCCL's often is not within a host.
  * CUSIM_FAIL=ncclOp:N: when the Nth operation runs its communicator gets ncclSystemError, and it hangs.
  */
 #ifndef CUSIM_COMM_H
@@ -51,7 +52,7 @@ struct call_text {
 struct member {
     std::atomic<int> pid;
     std::atomic<uint32_t> joined, met, finalized, aborted;
-    char gpu[64];
+    char gpu[160];      /* and its host */
     call_text calls[2]; /* by the parity of `met` */
     /* Splitting: what a rank asks for, and, of the first of a colour, where the new memory is. */
     std::atomic<uint32_t> asked, placed;

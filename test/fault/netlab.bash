@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # netlab.bash up|down FOLDER N: N hosts made of network namespaces, each with an sshd, a name and an address of its
 # own: zt1 at 10.199.0.1 and so on, on the bridge ztbr0, where we are 10.199.0.254. Files are shared with us.
-# FOLDER gets ssh_config, known_hosts and key for `ssh -F`. Exit status 77 and a reason where that cannot be.
+# FOLDER gets ssh_config, known_hosts and key for `ssh -F`; FOLDER.zt1, where there is one, ends the sshd_config of
+# zt1, and so on. Exit status 77 and a reason where that cannot be.
 set -eu
 lab=$2
 n_hosts=$3
@@ -41,6 +42,7 @@ StrictModes no
 UsePAM no
 PermitRootLogin yes
 END
+    [ ! -e "$lab.$name" ] || cat "$lab.$name" >>"$own/sshd_config"
     echo "$name,10.199.0.$1 $(cut -d' ' -f1,2 "$own/host_key.pub")" >>"$lab/known_hosts"
     printf 'Host %s\n  HostName 10.199.0.%d\n  HostKeyAlias %s\n' "$name" "$1" "$name" >>"$lab/ssh_config"
     setsid ip netns exec "$name" unshare --uts sh -c \

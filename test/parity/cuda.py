@@ -20,8 +20,10 @@ import run
 from run import DROPOUT, EXPECTEDS, FIXTURES, TYPES, close, quick, recipe, test, text_recipe, trace
 
 SIMULATED = "cusim" in LIBRARY or "CUSIM_DEVICES" in os.environ
+SANITIZED = ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "OMP_NUM_THREADS")  # what tests give to all processes
 TOLERANCES = {"fp32": (2e-5, 2e-4), "bf16": (5e-3, 3e-2), "fp16": (2e-3, 1e-2)}
-os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+for name in ("CUDA_VISIBLE_DEVICES", "DS_ENV_FILE"):
+    os.environ.pop(name, None)
 
 
 def on_gpu(ranks, r, files={}, env={}, how="shared"):
@@ -96,6 +98,77 @@ def transports():
             typed = {**TYPES[precision], "train.steps": 8 if precision == "fp16" else 4}  # some are skipped
             test(f"cuda transports {precision} ranks={ranks}", lambda a=(ranks, typed, precision): check(*a))
     test("cuda NCCL by one rank", lambda: near(on_gpu(1, text_recipe(), how="nccl"), run.Run(1, text_recipe()), "fp32"))
+
+
+HOSTS = """node-a slots=2
+node-b slots=2
+"""
+FAKE_SSH = run.REPO / "test/fake-ssh"
+
+
+class Hosts:
+    """Hosts that are this machine, each with GPUs of its own, behind a stand-in for ssh."""
+
+    def __enter__(self):
+        self.tmp = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.tmp.name)
+        (self.path / "hosts").write_text(HOSTS)
+        self.env = {"PATH": f"{FAKE_SSH}:{os.environ['PATH']}", "FAKE_HOSTS": self.tmp.name,
+                    "HOME": self.tmp.name, "ZT_TCP_INTERFACE": "lo"}
+        self.host("node-a", CUSIM_DEVICES=2)
+        self.host("node-b", CUSIM_DEVICES=3, CUDA_VISIBLE_DEVICES="2,0")
+        return self
+
+    def __exit__(self, *_):
+        self.tmp.cleanup()
+
+    def host(self, name, **env):
+        given = {"ZT_CUDA_LIB": LIBRARY, **{k: v for k, v in os.environ.items() if k in ("LD_LIBRARY_PATH", *SANITIZED)}}
+        (self.path / name).write_text("".join(f"{k}={v}\n" for k, v in {**given, **env}.items()))
+
+    def run(self, r, *options, env={}):
+        return run.Run(0, r, {}, "cuda", {**self.env, **env},
+                       ["--launcher=openssh", f"--hostfile={self.path}/hosts", *options])
+
+
+def hosts():
+    """GPUs of two hosts, chosen as each counts them: the bits of one host, by NCCL and by way of TCP."""
+    def check(typed, chosen, ranks):
+        with Hosts() as h:
+            for how in ("nccl", "staged"):
+                for stage in (1, 3) if quick else range(4):
+                    r = text_recipe(**typed, **{"zero_optimization.stage": stage})
+                    many = h.run(r, *chosen, f"--collectives={how}")
+                    one = on_gpu(ranks, r, how=how)
+                    assert many.bits() == one.bits(), f"{how}, stage {stage}: {many.bits()} / {one.bits()}"
+                    assert f"{ranks} GPU workers on 2 hosts" in many.text, many.text
+                    assert len(set(one.loss)) > 1, "the loss never changed"
+
+    def share_a_gpu():
+        with Hosts() as h:
+            r = text_recipe(**{"zero_optimization.stage": 3})
+            many, one = h.run(r, "--num_gpus=1", "--devices_per_gpu=2"), on_gpu(4, r)
+            assert many.bits() == one.bits(), f"{many.bits()} / {one.bits()}"
+
+    def one_gpu():
+        """NCCL takes one GPU for two where it is of two hosts: between processes, by its network."""
+        with Hosts() as h:
+            for name in ("node-a", "node-b"):
+                h.host(name, CUSIM_DEVICES=1, CUDA_VISIBLE_DEVICES=0)
+            for stage in (0, 2, 3):
+                r = text_recipe(**{"zero_optimization.stage": stage})
+                many = h.run(r, "--num_gpus=1", "--collectives=nccl", env={"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket"})
+                near(many, on_gpu(2, r), "fp32")
+                assert "2 GPU workers on 2 hosts" in many.text and "collectives: NCCL" in many.text, many.text
+
+    test("cuda NCCL between two hosts that share a GPU", one_gpu)
+    if not SIMULATED:
+        return
+    for precision, chosen, ranks in (("bf16", ["--exclude=node-a:1"], 3),) if quick else (
+            ("fp32", ["--num_gpus=1"], 2), ("bf16", ["--exclude=node-a:1"], 3), ("fp16", [], 4)):
+        typed = {**TYPES[precision], "train.steps": 8 if precision == "fp16" else 4}
+        test(f"cuda hosts {precision} ranks={ranks}", lambda a=(typed, chosen, ranks): check(*a))
+    test("cuda hosts, 2 ranks on each GPU", share_a_gpu)
 
 
 def offload():
@@ -231,6 +304,7 @@ if __name__ == "__main__":
     against_cpu()
     stages()
     transports()
+    hosts()
     offload()
     recomputation()
     schedules_of_streams()

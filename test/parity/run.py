@@ -77,7 +77,7 @@ def text_recipe(model="gpt2", **more):
 
 
 class Run:
-    """One training: its losses, gradient norms and the digest of its final state."""
+    """One training: its losses, gradient norms and the digest of its final state. ranks 0: as options say."""
 
     def __init__(self, ranks, r, files={}, device="cpu", env={}, options=()):
         with tempfile.TemporaryDirectory() as d:
@@ -86,7 +86,8 @@ class Run:
             for name, content in files.items():  # beside the recipe
                 (pathlib.Path(d) / name).parent.mkdir(exist_ok=True)
                 (pathlib.Path(d) / name).write_bytes(content)
-            p = subprocess.run([ZT, f"--device={device}", f"--num_gpus={ranks}", *options, f"--log_dir={d}/run",
+            many = [f"--num_gpus={ranks}"] if ranks else []
+            p = subprocess.run([ZT, f"--device={device}", *many, *options, f"--log_dir={d}/run",
                                 str(path)], capture_output=True, text=True, cwd=d, env={**os.environ, **env})
             if p.returncode != 0:
                 tail = (p.stdout + p.stderr).strip().splitlines()[-12:]

@@ -73,6 +73,7 @@ TEST(what_travels_to_other_hosts)
                                       "ZT_TF32=1",
                                       "ZT_JOB_FD=5",
                                       "ZT_JOB_SECRET_FILE=/s",
+                                      "NCCL_HOSTID=us",
                                       "XNCCL_DEBUG=1",
                                       "SSH_AUTH_SOCK=/tmp/x"};
     struct zt_env e = {0}, from = {0};

@@ -1,0 +1,139 @@
+/*
+ * ask_gpus.c: which GPUs do the hosts have? A job of its own, of one process a host (gpus.c), on the very
+ * way on which the workers will be started: the same hosts, logins, program and environment.
+ */
+#include "gpus.h"
+
+enum { MAX_FIELDS = 4 };
+
+struct answers {
+    struct cmd_host_gpus *hosts;
+    struct zt_arena *arena;
+};
+
+/* ---- what a host says ---- */
+
+/* Cut at tabs, in place: how many fields; the last takes the rest. */
+static int split(char *line, char **field)
+{
+    int n = 0;
+    for (char *next = line; next && n < MAX_FIELDS; n++)
+        field[n] = n < MAX_FIELDS - 1 ? strsep(&next, "\t") : next;
+    return n;
+}
+
+static bool parse_count(const char *text, int64_t most, int64_t *out)
+{
+    return zt_parse_i64(text, out) && *out >= 0 && *out <= most;
+}
+
+static void add_gpu(struct answers *a, struct cmd_host_gpus *h, const struct cmd_gpu *gpu)
+{
+    if (!h->v)
+        h->v = zt_arena_alloc(a->arena, ZT_LAUNCH_MAX_WORKERS, sizeof *h->v);
+    if (h->n_asked < ZT_LAUNCH_MAX_WORKERS)
+        h->v[h->n_asked++] = *gpu;
+}
+
+/* One line of gpus.c; false: it is none. */
+static bool take_line(struct answers *a, struct cmd_host_gpus *h, char *line)
+{
+    char *f[MAX_FIELDS];
+    int64_t number = 0, other = 0;
+    const int n = split(line, f);
+    if (n == 3 && strcmp(f[0], "host") == 0 && parse_count(f[1], INT64_MAX, &number) &&
+        parse_count(f[2], INT32_MAX, &other)) {
+        h->host_bytes = (size_t)number;
+        h->cores = (int)other;
+    } else if (n == 2 && strcmp(f[0], "mask") == 0) {
+        h->mask = f[1];
+    } else if (n == 4 && strcmp(f[0], "gpu") == 0 && parse_count(f[1], INT64_MAX, &number)) {
+        add_gpu(a, h, &(struct cmd_gpu){.entry = f[2], .name = f[3], .free_bytes = (size_t)number});
+    } else if (n == 3 && strcmp(f[0], "broken") == 0) {
+        add_gpu(a, h, &(struct cmd_gpu){.entry = f[1], .broken = f[2]});
+    } else if (n == 3 && (strcmp(f[0], "none") == 0 || strcmp(f[0], "wrong") == 0) &&
+               parse_count(f[1], ZT_EXIT_PEER_LOST, &number)) {
+        *(f[0][0] == 'n' ? &h->none : &h->wrong) = f[2];
+        h->code = (enum zt_exit)number;
+    } else if (n == 3 && strcmp(f[0], "end") == 0 &&
+               parse_count(f[1], ZT_LAUNCH_MAX_WORKERS, &number) && parse_count(f[2], 1, &other)) {
+        h->n = (int)number;
+        h->nccl = other;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void on_line(void *ctx, int rank, enum zt_log_stream s, const char *line, size_t len)
+{
+    struct answers *a = ctx;
+    struct cmd_host_gpus *h = &a->hosts[rank];
+    char *copy = zt_arena_printf(a->arena, "%.*s", (int)len, line); /* its fields are kept */
+    if (s == ZT_LOG_STDOUT && take_line(a, h, copy))
+        return;
+    cmd_error("%s%s%.*s", h->host ? h->host : "", h->host ? ": " : "", (int)len, line);
+}
+
+static void on_notice(void *ctx, const char *text)
+{
+    (void)ctx;
+    cmd_error("%s", text);
+}
+
+static void on_report(void *ctx, int rank, const char *json, size_t len)
+{
+    (void)ctx, (void)rank, (void)json, (void)len; /* gpus.c sends none */
+}
+
+/* ---- asking ---- */
+
+/* The job ended: has everybody answered? */
+static int check_answers(const struct answers *a, int n, const struct zt_launch_result *result)
+{
+    if (result->exit_code) {
+        cmd_error("the GPUs cannot be asked for: %s", result->summary);
+        return result->exit_code;
+    }
+    for (int i = 0; i < n; i++) {
+        const struct cmd_host_gpus *h = &a->hosts[i];
+        if (h->n || h->none || h->wrong)
+            continue;
+        cmd_error("the GPUs of %s cannot be asked for: it gave no answer",
+                  h->host ? h->host : "this machine");
+        return ZT_EXIT_FAILURE;
+    }
+    return 0;
+}
+
+int cmd_gpus_ask(const struct cmd_options *o, const struct zt_env *env, int n_asked,
+                 struct zt_arena *arena, struct cmd_host_gpus **out)
+{
+    const int n = ZT_MAX(o->nodes.n, 1);
+    struct answers a = {.arena = arena, .hosts = zt_arena_alloc(arena, (size_t)n, sizeof *a.hosts)};
+    struct zt_launch_node *nodes = zt_arena_alloc(arena, (size_t)n, sizeof *nodes);
+    for (int i = 0, rank = 0; i < o->nodes.n; i++) {
+        nodes[i] = o->nodes.v[i];
+        nodes[i].n_workers = 1;
+        a.hosts[i].host = o->nodes.host_of[rank];
+        rank += o->nodes.v[i].n_workers;
+    }
+    char *count = zt_arena_printf(arena, "%d", n_asked);
+    const char *const program[] = {"/proc/self/exe", "gpus", count, NULL};
+    const struct zt_launch_opts opts = {
+        .n_workers = n,
+        .n_nodes = o->nodes.n,
+        .nodes = nodes,
+        .program = program,
+        .env = (const char *const *)env->v,
+        .n_env = (int)env->n,
+        .sink = {.ctx = &a, .line = on_line, .report = on_report, .notice = on_notice},
+    };
+    struct zt_launch_result result = {0};
+    struct zt_err err = {0};
+    *out = a.hosts;
+    if (zt_launch_run(&opts, &result, &err) == 0)
+        return check_answers(&a, n, &result);
+    cmd_error("%s", err.msg);
+    return zt_exit_code(err.code);
+}

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# gpu_hosts.sh ZEROTRAIN [LIBRARY]: training on simulated GPUs of hosts made of network namespaces, with a real sshd
+# each (netlab.bash): the bits of one host, hosts that lack what others have, and ranks that are lost while NCCL
+# waits for them. LIBRARY: the CUDA part on the simulator.
+# shellcheck disable=SC2034,SC2154 # common.bash uses and sets them
+suite="gpu hosts"
+library=$(realpath -m "${2:-build/cusim/libzerotrain_cuda.so}")
+. "$(dirname "$0")/common.bash"
+lab=$tmp/lab
+N=4
+if [ ! -e "$library" ]; then
+    echo "skip gpu hosts: $library is not built (make cusim)"
+    exit 0
+fi
+# What each host has; the last has no GPU.
+echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=2" >"$lab.zt1"
+echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3,0" >"$lab.zt2"
+echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=1 CUSIM_MEMORY=8M" >"$lab.zt3"
+reason=$(test/fault/netlab.bash up "$lab" $N 2>&1)
+case $? in
+0) ;;
+77)
+    echo "skip gpu hosts: $reason"
+    exit 0
+    ;;
+*)
+    echo "not ok gpu hosts: $reason"
+    exit 1
+    ;;
+esac
+trap 'clean_up; test/fault/netlab.bash down "$lab" $N; rm -rf "$tmp"' EXIT
+
+# The user's own ssh configuration and GPUs must not matter.
+mkdir "$tmp/bin"
+printf '#!/bin/sh\nexec /usr/bin/ssh -F "%s/ssh_config" "$@"\n' "$lab" >"$tmp/bin/ssh"
+chmod +x "$tmp/bin/ssh"
+PATH=$tmp/bin:$PATH
+unset DS_ENV_FILE CUDA_VISIBLE_DEVICES ZT_CUDA_LIB CUSIM_DEVICES
+printf 'zt1 slots=2\nzt2 slots=2\n' >"$tmp/two"
+cat >"$tmp/tiny.yaml" <<END
+model: {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
+data: {train: $PWD/LICENSE, seq_len: 16}
+train_micro_batch_size_per_gpu: 1
+train: {steps: 1000000}
+zero_optimization: {stage: 3}
+END
+
+called() { # HOST NAME: processes of it
+    local p
+    for p in $(ip netns pids "zt$1"); do
+        ! grep -qsx "$2" "/proc/$p/comm" || echo "$p"
+    done
+}
+nothing_on_hosts() {
+    local i
+    for ((i = 1; i <= N; i++)); do
+        [ -z "$(ip netns pids "zt$i" | xargs -I% grep -las zerotrain /proc/%/cmdline)" ] || return 1
+    done
+}
+
+# ---- the bits of one host ----
+
+short() { # NAME OPTION...
+    local name=$1
+    shift
+    "$zerotrain" --device=cuda --log_dir="$tmp/$name" --set train.steps=5 "$@" "$tmp/tiny.yaml" >"$tmp/out" 2>&1 ||
+        fail "$name" "$(tail -n 3 "$tmp/out")" >&2
+    grep -o '"digest": *"[0-9a-f]*"' "$tmp/$name/summary.json"
+    grep -oE '"(loss|grad_norm)": *[-0-9.e]*' "$tmp/$name/metrics.jsonl"
+}
+same() { # NAME RANKS TRANSPORT STAGE OPTION...
+    local name=$1 ranks=$2 how=$3 stage=$4 one many
+    shift 4
+    many=$(short "$name-many" --set zero_optimization.stage="$stage" --collectives="$how" --hostfile="$tmp/two" "$@")
+    one=$(ZT_CUDA_LIB=$library CUSIM_DEVICES=$ranks short "$name-one" --set zero_optimization.stage="$stage" \
+        --collectives="$how" --num_gpus="$ranks")
+    if [[ $one == *digest* && $one == *loss* && $one == "$many" ]]; then
+        echo "ok gpu hosts $name"
+    else
+        fail "$name" "these bits are not those: $(echo "$many" / "$one" | tr '\n' ' ')"
+    fi
+}
+same "nccl" 4 nccl 3
+same "nccl-chosen" 3 nccl 2 --exclude=zt2:0
+same "staged" 4 staged 1
+same "staged-chosen" 2 staged 0 --num_gpus=1
+
+# ---- hosts that lack what is needed: known before any step, on which side soever ----
+
+cannot() { # NAME CODE PATTERN OPTION...
+    local name=$1 code=$2 pattern=$3
+    shift 3
+    start --device=cuda --log_dir="$tmp/run$case_no" "$@" "$tmp/tiny.yaml"
+    verdict "$name" "$code" "$pattern"
+    [ ! -e "$tmp/run$((case_no - 1))" ] || fail "$name" "a run folder was made"
+    until_true nothing_on_hosts || fail "$name" "something is left on a host"
+}
+printf 'zt1 slots=2\nzt2 slots=3\n' >"$tmp/more"
+cannot "more slots than GPUs" 3 'more: slot 2 of zt2 is wanted, but it has 2 GPUs .*CUDA_VISIBLE_DEVICES=3,0' \
+    --hostfile="$tmp/more"
+printf 'zt1 slots=2\nzt4 slots=1\n' >"$tmp/none"
+cannot "a host without a GPU" 3 'none: zt4 says: there is no GPU on this machine' --hostfile="$tmp/none"
+printf 'zt1 slots=2\nzt3 slots=1\n' >"$tmp/small"
+cannot "a host with less memory" 5 'does not fit: .*: what is free on GPU 0 of zt3' --hostfile="$tmp/small" \
+    --set model.n_embd=512
+start --device=cuda --hostfile="$tmp/small" --log_dir="$tmp/run$case_no" --set train.steps=2 "$tmp/tiny.yaml"
+verdict "a host with less memory, and it fits" 0
+
+# ---- lost while NCCL waits ----
+
+train() { # [OPTION...]
+    start --device=cuda --hostfile="$tmp/two" --log_dir="$tmp/run$case_no" "$@" "$tmp/tiny.yaml"
+    until_true trains || fail "start" "no step was made: $(tail -n 3 "$tmp/err")"
+    struck=$SECONDS
+}
+trains() { grep -q '"step"' "$tmp/run$((case_no - 1))/metrics.jsonl" 2>/dev/null || ended; }
+soon() { # NAME CODE PATTERN: within 5 s, and on all hosts
+    until_true ended
+    local end=$SECONDS
+    [ $((end - struck)) -le 5 ] || fail "$1" "it took $((end - struck)) s"
+    until_true nothing_on_hosts
+    [ $((SECONDS - end)) -le 5 ] || fail "$1" "a host had processes left for $((SECONDS - end)) s"
+    verdict "$@"
+}
+train
+hit 9 "$(called 2 zerotrain-r3)"
+soon "kill -9 of a rank" 137 'rank 3 on zt2 failed first: signal 9'
+
+train --env_file=<(echo CUSIM_NCCL=deaf)
+hit 9 "$(called 2 zerotrain-r2)"
+soon "kill -9 of a rank that NCCL does not notice" 137 'rank 2 on zt2 failed first: signal 9'
+
+train
+hit 9 "$(called 2 zerotrain-agent)"
+soon "kill -9 of an agent" '[1-9]*' 'the agent on zt2 was lost'
+
+train
+ip link set vzt2 down
+until_true ended
+[ $((SECONDS - struck)) -le 15 ] || fail "a link that is cut" "it took $((SECONDS - struck)) s"
+ip link set vzt2 up
+verdict "a link that is cut" '[1-9]*' 'zt2'
+
+train
+hit INT "$pid"
+soon "an interrupt lets the step end" 130 'finishing this step'
+
+exit $failed
