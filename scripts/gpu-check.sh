@@ -7,7 +7,8 @@
 # The exit status is 0 when none failed.
 #
 # A GPU machine need not reach a package registry: --pack copies the headers and libraries of oneDNN,
-# libyaml, jansson, xxHash and OpenSSL to build/gpu-deps (about 47 MB), to travel with the tree.
+# libyaml, jansson, xxHash and OpenSSL, and of liburing where it is, to build/gpu-deps (about 47 MB), to travel with
+# the tree.
 set -u
 self=$(realpath "$0")
 cd "$(dirname "$self")/.." || exit 1
@@ -20,13 +21,14 @@ pack() {
     rm -rf $deps
     mkdir -p $deps/include $deps/lib
     for dir in "/usr/include/$(gcc -print-multiarch)" /usr/include; do
-        for name in oneapi openssl dnnl.h yaml.h jansson.h jansson_config.h xxhash.h; do
+        for name in oneapi openssl dnnl.h yaml.h jansson.h jansson_config.h xxhash.h liburing liburing.h; do
             [ ! -e "$dir/$name" ] || cp -rL "$dir/$name" $deps/include/
         done
         cp -L "$dir"/dnnl_*.h $deps/include/ 2>/dev/null
     done
-    for name in dnnl yaml jansson xxhash crypto; do
+    for name in dnnl yaml jansson xxhash crypto uring; do
         dir=$(gcc -print-file-name="lib$name.so")
+        [ "$name" != uring ] || [ -e "$dir" ] || continue
         soname=$(objdump -p "$dir" | awk '/SONAME/ { print $2 }') || exit 1
         cp -L "$dir" "$deps/lib/$soname" || exit 1
         [ "$soname" = "lib$name.so" ] || ln -sf "$soname" "$deps/lib/lib$name.so"
@@ -57,24 +59,46 @@ semantics() {
     return $status
 }
 
-# The kernels' tests of the CPU, on the GPU alone.
+# Flash attention, forward and backward, by the tests that the CPU passes.
+attention() { ZT_TEST_RIGS=cuda build/test/dev/test_attention; }
+
+# The other kernels' tests of the CPU, on the GPU alone.
 kernels() {
     local src status=0
     for src in test/unit/dev/test_*.c; do
+        [ "$src" != test/unit/dev/test_attention.c ] || continue
         env ZT_TEST_RIGS=cuda "build/test/dev/$(basename "$src" .c)" || status=1
     done
     return $status
 }
 
-# Whole trainings beside the CPU's: precisions, Llama, dropout, evaluation, memory, NCCL with one rank.
-parity() { test/parity/cuda.py --quick $zt $cuda_lib; }
+# trainings NAME...: those of test/parity/cuda.py whose names have it.
+trainings() {
+    local name status=0
+    for name; do
+        test/parity/cuda.py --quick $zt "$cuda_lib" "$name" || status=1
+    done
+    return $status
+}
 
-# 2 to 4 ranks on this GPU, host-staged collectives: the same bits at stages 0 to 3.
-stages() { test/parity/cuda.py $zt $cuda_lib "cuda stages"; }
+# Whole trainings beside the CPU's: precisions, Llama, dropout, recomputation, evaluation, memory.
+parity() { trainings "cuda fixture" "like the CPU" recomputation memory evaluation; }
 
+# 2 ranks on this GPU, host-staged collectives: the same bits at stages 0 to 3.
+stages() { trainings "cuda stages"; }
+
+# States and parameters in pinned memory and on a drive, updated by the host.
+offload() { trainings "cuda offload"; }
+
+# Checkpoints written from the GPU; going on from them has the bits of one run.
+resume() { trainings "on a GPU" "from a GPU"; }
+
+# NCCL by one rank; and between two processes, by its network, which are told that they are of two hosts, as it
+# refuses one GPU for two ranks of one host.
 nccl() {
     $zt --device=cuda --num_gpus=1 --collectives=nccl --log_dir="$1/nccl-run" \
-        --set train.steps=40 --set zero_optimization.stage=3 recipes/quickstart.yaml
+        --set train.steps=40 --set zero_optimization.stage=3 recipes/quickstart.yaml &&
+        trainings "cuda NCCL"
 }
 
 # Must be refused with what was asked for and what is free, not die.
@@ -136,16 +160,19 @@ check() {
     printf '%-14s %4d s  %s\n' "$name" $((SECONDS - began)) "$verdict" | tee -a "$out/summary.txt"
 }
 
-check inventory 15
+check inventory 10
 check build 110
 check semantics 15
-check kernels 40
-check parity 40
-check stages 60
-check nccl 20
-check oom 15
-check model_bench 85
-check kernel_bench 30
-check sanitizer 40
+check attention 20
+check kernels 25
+check parity 55
+check stages 20
+check offload 30
+check resume 30
+check nccl 30
+check oom 10
+check model_bench 75
+check kernel_bench 20
+check sanitizer 30
 echo "$failed failed" | tee -a "$out/summary.txt"
 [ $failed = 0 ]
