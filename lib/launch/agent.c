@@ -24,6 +24,7 @@ enum {
     LEFTOVER_MS = 1000,     /* helpers of a worker that ended well may take this long to go */
     KILL_GIVE_UP_MS = 5000, /* a process in an uninterruptible wait cannot be killed: say so */
     KILL_POLL_MS = 20,
+    CLAIM_MS = 40 * 1000, /* an earlier attempt ends its processes here in half of that */
 };
 
 struct agent {
@@ -32,7 +33,8 @@ struct agent {
     bool greeted;
     struct zt_env env;
     struct zt_job job;
-    bool started;
+    bool has_job, started;
+    int64_t claims_ns;     /* since when an earlier attempt of it is waited for; 0: it is not */
     struct zt_proc *procs; /* (job.n_workers); the first n_procs were started */
     int n_procs, n_alive;
     int shm_control_fd;
@@ -280,9 +282,46 @@ static void finish(struct agent *a)
     a->finished = true;
 }
 
+/* Start the workers, unless those of an earlier attempt are still there. */
+static void begin(struct agent *a)
+{
+    struct zt_err err;
+    int rc = 0;
+    if (!zt_claim(a->job.claim)) {
+        const int64_t now_ns = zt_now_ns();
+        if (!a->claims_ns) {
+            notice(
+                a,
+                "processes of the attempt before this one are still there: waiting for their end");
+            a->claims_ns = now_ns;
+        }
+        if (now_ns - a->claims_ns < ms_to_ns(CLAIM_MS))
+            return;
+        rc = zt_err_set(&err, ZT_ESYS, "processes of the attempt before this one do not end there");
+    }
+    a->claims_ns = 0;
+    a->started = true;
+    if (!rc && a->job.dir[0] && chdir(a->job.dir))
+        rc = zt_err_errno(&err, ZT_EIO,
+                          "the folder %s, which training was started in and every host needs",
+                          a->job.dir);
+    if (!rc)
+        rc = start_workers(a, &err);
+    if (rc) { /* not the link's fault: say it over the link */
+        struct zt_str *out = &a->front.out;
+        size_t at = zt_frame_begin(out, ZT_FRAME_FAIL);
+        zt_put_u32(out, (uint32_t)rc);
+        zt_str_puts(out, err.msg);
+        zt_frame_end(out, at);
+        raise_stop(a, ZT_STOP_KILL);
+    }
+}
+
 /* What time and deaths bring about. */
 static void advance(struct agent *a, int64_t now_ns)
 {
+    if (a->claims_ns && a->stop == ZT_STOP_NONE)
+        begin(a);
     bool empty = reap(a);
     if (a->finished)
         return;
@@ -310,29 +349,16 @@ static void advance(struct agent *a, int64_t now_ns)
 
 /* ---- from the front end ---- */
 
-static int start_job(struct agent *a, const struct zt_frame *f, struct zt_err *err)
+static int take_job(struct agent *a, const struct zt_frame *f, struct zt_err *err)
 {
-    if (a->started)
+    if (a->has_job)
         return zt_err_set(err, ZT_EPROTO, "a second job");
     int rc = zt_job_get(&a->job, f, err);
     if (rc)
         return rc;
-    a->started = true;
+    a->has_job = true;
     a->silence_ns = a->job.silence_ns;
-    if (a->job.dir[0] && chdir(a->job.dir))
-        rc = zt_err_errno(err, ZT_EIO,
-                          "the folder %s, which training was started in and every host needs",
-                          a->job.dir);
-    if (!rc)
-        rc = start_workers(a, err);
-    if (rc) { /* not the link's fault: say it over the link */
-        struct zt_str *out = &a->front.out;
-        size_t at = zt_frame_begin(out, ZT_FRAME_FAIL);
-        zt_put_u32(out, (uint32_t)rc);
-        zt_str_puts(out, err->msg);
-        zt_frame_end(out, at);
-        raise_stop(a, ZT_STOP_KILL);
-    }
+    begin(a);
     return 0;
 }
 
@@ -355,7 +381,7 @@ static int handle_frame(struct agent *a, const struct zt_frame *f, struct zt_err
         return rc;
     }
     case ZT_FRAME_JOB:
-        return start_job(a, f, err);
+        return take_job(a, f, err);
     case ZT_FRAME_STOP: {
         uint32_t level = zt_get_u32(&c);
         if (!zt_cursor_done(&c) || level > ZT_STOP_KILL)

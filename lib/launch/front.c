@@ -341,6 +341,7 @@ static void run(struct front *f)
     for (int i = 0; i < f->n_nodes; i++)
         while (zt_node_read_stderr(&f->nodes[i]))
             ;
+    read_signals(f); /* who was told to end in the last moment does not begin again */
     if (sink->flush)
         sink->flush(sink->ctx);
     free(p);
@@ -397,6 +398,24 @@ static const struct front_node *node_that(const struct front *f,
         if (is(&f->nodes[i]))
             return &f->nodes[i];
     return NULL;
+}
+
+static void blame_nodes(const struct front *f, struct zt_launch_result *res)
+{
+    res->told = f->user_signal;
+    res->started = true;
+    for (int i = 0; i < f->n_nodes; i++) {
+        const struct front_node *n = &f->nodes[i];
+        enum zt_node_end end = ZT_NODE_NOTHING;
+        if (n->fail.code || (!n->greeted && !n->given_up))
+            end = ZT_NODE_NO_START;
+        else if (was_lost(n) || was_signalled(n))
+            end = ZT_NODE_LOST;
+        else if (f->failed && f->first_on == n && zt_death_kind(&f->first) == ZT_DEATH_OWN)
+            end = f->first.oom ? ZT_NODE_MEMORY : ZT_NODE_RANK;
+        res->node_end[i] = (unsigned char)end;
+        res->started = res->started && n->greeted && !n->fail.code;
+    }
 }
 
 static void conclude(struct front *f, struct zt_launch_result *res)
@@ -522,7 +541,8 @@ int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *re
     result->first_rank = -1;
     int rc = check_opts(opts, err);
     if (!rc)
-        rc = zt_ranklogs_init(&f.logs, opts->n_workers, opts->rank_log_dir, err);
+        rc = zt_ranklogs_init(&f.logs, opts->n_workers, opts->rank_log_dir, opts->rank_log_append,
+                              err);
     if (!rc)
         rc = zt_supervisor_init(&super, err);
     f.sig_fd = super.sig_fd;
@@ -534,6 +554,7 @@ int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *re
         run(&f);
         if (opts->sink.node || node_that(&f, was_lost))
             zt_supervisor_sweep(&super);
+        blame_nodes(&f, result);
         rc = start_failure(&f, err);
         if (!rc)
             conclude(&f, result);

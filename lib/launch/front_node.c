@@ -63,6 +63,12 @@ static void send_job(struct front_node *n)
         .devices = o->devices ? (char **)o->devices + n->first_rank : NULL,
         .nodes = {.node = n->index, .n = f->n_nodes},
     };
+    struct zt_str claim = {0};
+    if (o->name && n->ssh)
+        zt_str_printf(&claim, "%s %s", o->name, n->ssh->host);
+    else if (o->name)
+        zt_str_printf(&claim, "%s %d", o->name, n->index);
+    job.claim = claim.buf;
     memcpy(job.secret, f->secret, sizeof job.secret);
     job.nodes.first = zt_xcalloc((size_t)f->n_nodes + 1, sizeof *job.nodes.first);
     for (int i = 0; i < f->n_nodes; i++)
@@ -76,6 +82,7 @@ static void send_job(struct front_node *n)
     zt_frame_end(&n->link.out, at);
     explicit_bzero(job.secret, sizeof job.secret);
     free(job.nodes.first);
+    zt_str_release(&claim);
 }
 
 /* ---- nodes that are each for themselves ---- */

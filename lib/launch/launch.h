@@ -31,8 +31,9 @@
 #include "launch/openssh.h"
 
 enum {
-    ZT_EXIT_PEER_LOST = 75,        /* a worker's exit code: some other rank failed */
-    ZT_LAUNCH_MAX_WORKERS = 256,   /* on one host; our own workers at most ZT_SHM_MAX_RANKS */
+    ZT_EXIT_PEER_LOST = 75,      /* a worker's exit code: some other rank failed */
+    ZT_LAUNCH_MAX_WORKERS = 256, /* on one host; our own workers at most ZT_SHM_MAX_RANKS */
+    ZT_LAUNCH_MAX_NODES = 1024,
     ZT_RECIPE_MAX_BYTES = 4 << 20, /* of opts->recipe */
     ZT_REPORT_MAX_BYTES = 1 << 20, /* of one report */
     ZT_SHARE_MAX_BYTES = 4096,     /* of what a rank gives to all at once */
@@ -99,7 +100,10 @@ struct zt_launch_opts {
     int n_workers;                      /* of all nodes */
     int n_nodes;                        /* 0: one, this host */
     const struct zt_launch_node *nodes; /* (n_nodes) */
-    const char *dir; /* that workers on other hosts work in; NULL: where a login puts them */
+    const char *name; /* of the job, of printable characters, another for each: an attempt of it
+                         begins on a host only when no process of an earlier one is left there;
+                         NULL: it has one attempt */
+    const char *dir;  /* that workers on other hosts work in; NULL: where a login puts them */
     const char *const *program; /* argv of a worker; NULL: this binary's `worker` */
     const char *own_command;    /* another command of this binary in its place; NULL: `worker` */
     const char *const *env;     /* "NAME=value", split at the first '='; n_env of them (env.h) */
@@ -114,7 +118,17 @@ struct zt_launch_opts {
     double grace_s;     /* between SIGTERM and SIGKILL; 0: 3 s */
     double silence_s;         /* after which a silent front end or agent is dead; 0: 15 s */
     const char *rank_log_dir; /* also write each rank's lines to DIR/rank-N.log; NULL: no */
+    bool rank_log_append;     /* to what is in these files; else they are emptied */
     struct zt_launch_sink sink;
+};
+
+/* What a node had to do with the end of a job. */
+enum zt_node_end {
+    ZT_NODE_NOTHING,  /* it ended as it was told to, or well */
+    ZT_NODE_RANK,     /* a rank there was the first to fail */
+    ZT_NODE_MEMORY,   /* the same, by the kernel's out-of-memory killer */
+    ZT_NODE_LOST,     /* its agent, or the connection to it */
+    ZT_NODE_NO_START, /* its agent did not come up, or could not start its ranks */
 };
 
 struct zt_launch_result {
@@ -122,7 +136,11 @@ struct zt_launch_result {
                        none failed but we were stopped by a signal: 128 + that */
     int first_rank; /* -1: no rank failed by itself */
     char host[256];
-    int term_signal;    /* 0: exited */
+    int term_signal; /* 0: exited */
+    /* Also where the job could not be started: */
+    int told;     /* the last signal by which a person or a batch system told us to end; 0: none */
+    bool started; /* an agent answered on every node, and started its ranks */
+    unsigned char node_end[ZT_LAUNCH_MAX_NODES]; /* enum zt_node_end of each node */
     char summary[8192]; /* what a person reads: rank, host, cause, its last lines; "" when all ended
                            well. No newline at the end */
 };

@@ -20,7 +20,7 @@
 #define ZT_PROTO_MARKER "\n\002zerotrain\003\n"
 
 enum {
-    ZT_PROTO_VERSION = 4,
+    ZT_PROTO_VERSION = 5,
     ZT_FRAME_HEADER = 16,
     ZT_FRAME_MAX = 16 << 20,      /* bytes of a payload */
     ZT_PROTO_NOISE_MAX = 1 << 20, /* bytes skipped before the marker; more is a wrong program */

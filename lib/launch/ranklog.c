@@ -6,8 +6,9 @@
 #include "base/arena.h"
 #include "base/io.h"
 
-int zt_ranklogs_init(struct zt_ranklogs *l, int n, const char *dir, struct zt_err *err)
+int zt_ranklogs_init(struct zt_ranklogs *l, int n, const char *dir, bool append, struct zt_err *err)
 {
+    const int how = O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC);
     memset(l, 0, sizeof *l);
     l->n = n;
     l->v = zt_xcalloc((size_t)n, sizeof *l->v);
@@ -20,7 +21,7 @@ int zt_ranklogs_init(struct zt_ranklogs *l, int n, const char *dir, struct zt_er
     for (int i = 0; !rc && i < n; i++) {
         zt_str_reset(&l->line);
         zt_str_printf(&l->line, "%s/rank-%d.log", dir, i);
-        l->v[i].fd = open(l->line.buf, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        l->v[i].fd = open(l->line.buf, how, 0666);
         if (l->v[i].fd < 0)
             rc = zt_err_errno(err, ZT_EIO, "%s", l->line.buf);
     }

@@ -23,8 +23,11 @@ struct zt_ranklogs {
     bool failed; /* a file could not be written to; said once */
 };
 
-/* Make DIR (with its parents) and DIR/rank-N.log for N in [0, n), emptied. dir NULL: tails only. */
-int zt_ranklogs_init(struct zt_ranklogs *l, int n, const char *dir,
+/*
+ * Make DIR (with its parents) and DIR/rank-N.log for N in [0, n), emptied unless `append`. dir NULL: tails
+ * only.
+ */
+int zt_ranklogs_init(struct zt_ranklogs *l, int n, const char *dir, bool append,
                      struct zt_err *err) ZT_MUST_CHECK;
 
 /* Record a line. ZT_EIO the first time that a file cannot be written; from then on it is not. */

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/arena.h"
@@ -91,9 +93,9 @@ void zt_job_put(const struct zt_job *job, struct zt_str *out)
     zt_nodes_put(&job->nodes, job->world, out);
     zt_str_add(out, job->secret, sizeof job->secret);
     zt_put_blob(out, job->recipe, job->recipe_len);
-    const char *dir = job->dir ? job->dir : "", *command = job->command ? job->command : "";
-    zt_put_blob(out, dir, strlen(dir));
-    zt_put_blob(out, command, strlen(command));
+    const char *const texts[] = {job->dir, job->command, job->claim};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(texts); i++)
+        zt_put_blob(out, texts[i] ? texts[i] : "", texts[i] ? strlen(texts[i]) : 0);
     for (int i = 0; job->devices && i < job->n_workers; i++)
         zt_put_blob(out, job->devices[i], strlen(job->devices[i]));
     uint32_t n_args = 0;
@@ -128,7 +130,7 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     memset(job, 0, sizeof *job);
     uint32_t n = zt_get_u32(&c), first = zt_get_u32(&c), world = zt_get_u32(&c);
     uint32_t threads = zt_get_u32(&c), flags = zt_get_u32(&c);
-    size_t dir_len, command_len;
+    size_t dir_len, command_len, claim_len;
     job->grace_ns = (int64_t)zt_get_u32(&c) * 1000000;
     job->silence_ns = (int64_t)zt_get_u32(&c) * 1000000;
     zt_device_get(&job->device, &c);
@@ -150,6 +152,7 @@ int zt_job_get(struct zt_job *job, const struct zt_frame *f, struct zt_err *err)
     job->recipe = get_text(&c, &job->recipe_len);
     job->dir = get_text(&c, &dir_len);
     job->command = get_text(&c, &command_len);
+    job->claim = get_text(&c, &claim_len);
     get_lists(job, &c, flags);
     if (!zt_cursor_done(&c) || job->own == (job->argv != NULL)) {
         zt_job_release(job);
@@ -170,6 +173,7 @@ void zt_job_release(struct zt_job *job)
     free(job->recipe);
     free(job->dir);
     free(job->command);
+    free(job->claim);
     explicit_bzero(job->secret, sizeof job->secret);
     memset(job, 0, sizeof *job);
 }
@@ -308,4 +312,21 @@ void zt_proc_release(struct zt_proc *p)
     zt_link_close(&p->link);
     memset(p, 0, sizeof *p);
     p->log_fd[0] = p->log_fd[1] = -1;
+}
+
+/* A name of the kernel's, so no file is left of it, and nothing listens. */
+bool zt_claim(const char *text)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    const size_t len = ZT_MIN(strlen(text), sizeof name.sun_path - 1);
+    if (len == 0)
+        return true;
+    memcpy(name.sun_path + 1, text, len);          /* behind a NUL: an abstract name */
+    const int fd = socket(AF_UNIX, SOCK_DGRAM, 0); /* inherited; it ends with the last of us */
+    if (fd < 0 || bind(fd, (struct sockaddr *)&name,
+                       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len)) == 0)
+        return true;
+    const bool taken = errno == EADDRINUSE;
+    close(fd);
+    return !taken;
 }

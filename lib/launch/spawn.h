@@ -11,8 +11,6 @@
 
 enum { ZT_JOB_THREADS_MAX = 4096 };
 
-enum { ZT_LAUNCH_MAX_NODES = 1024 };
-
 /* The nodes of a job; ranks of a node are one after the other. */
 struct zt_nodes {
     int node, n;   /* this one, of how many; n 0: one */
@@ -37,6 +35,7 @@ struct zt_job {
     size_t recipe_len;
     char *dir;      /* to work in; "": where the agent is */
     char *command;  /* of this binary, of workers of ours; "": `worker` */
+    char *claim;    /* name that one attempt at a time has on this host; "": there is only one */
     char **argv;    /* NULL-terminated; NULL when own */
     char **devices; /* (n_workers), or NULL */
 };
@@ -49,6 +48,12 @@ void zt_job_release(struct zt_job *job);
 /* A part of JOB and TASK frames; what cannot be sets c->bad. */
 void zt_device_put(const struct zt_worker_device *d, struct zt_str *out);
 void zt_device_get(struct zt_worker_device *d, struct zt_cursor *c);
+
+/*
+ * Take this name on this host, for us and all processes that we start from here on, as long as any of them
+ * lives. false: some of another process have it.
+ */
+bool zt_claim(const char *text) ZT_MUST_CHECK;
 
 struct zt_proc {
     int rank;

@@ -5,6 +5,7 @@
 #include "harness.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -240,6 +241,7 @@ struct job {
     struct zt_str lines, reports, notices; /* "RANK text\n" */
     int n_reports;
     int raise_at_report, raise_what; /* a signal to ourselves when the n-th report comes */
+    int close_at_notice;             /* a descriptor; 0: none */
     int block_fd;                    /* see flood */
     const long long *counter;
     long long blocked_at, last_count;
@@ -264,6 +266,9 @@ static void on_notice(void *ctx, const char *text)
 {
     struct job *j = ctx;
     zt_str_printf(&j->notices, "%s\n", text);
+    if (j->close_at_notice)
+        close(j->close_at_notice);
+    j->close_at_notice = 0;
 }
 
 static void run_job(struct job *j, int n, const char *worker)
@@ -369,6 +374,10 @@ TEST(launch_a_failure_on_another_node)
     CHECK_INT(j.result.first_rank, 2);
     CHECK_HAS(j.result.summary, "failed first: exit code 7");
     CHECK_HAS(j.result.summary, "  | burnt");
+    CHECK(j.result.started && !j.result.told);
+    CHECK_INT(j.result.node_end[0], ZT_NODE_NOTHING);
+    CHECK_INT(j.result.node_end[1], ZT_NODE_RANK);
+    CHECK_INT(j.result.node_end[2], ZT_NODE_NOTHING);
     release_job(&j);
 }
 
@@ -383,6 +392,46 @@ TEST(launch_an_agent_of_several_dies)
     CHECK_INT(j.result.exit_code, 128 + SIGKILL);
     CHECK_HAS(j.notices.buf, "(node 1) is lost; stopping the others");
     CHECK_HAS(j.result.summary, "was lost: signal 9");
+    CHECK(j.result.started);
+    CHECK_INT(j.result.node_end[0], ZT_NODE_NOTHING);
+    CHECK_INT(j.result.node_end[1], ZT_NODE_LOST);
+    release_job(&j);
+}
+
+/* Processes of another attempt hold the job's name: workers wait for their end. */
+TEST(launch_waits_for_an_earlier_attempt)
+{
+    static const char name[] = "zt-test-launch-attempts";
+    struct job j = {.opts = {.name = name}};
+    int ready[2], ends[2];
+    char byte;
+    CHECK(pipe(ready) == 0 && pipe(ends) == 0);
+    pid_t earlier = fork();
+    if (earlier == 0) {
+        close(ends[1]);
+        if (!zt_claim("zt-test-launch-attempts 0") || write(ready[1], "x", 1) != 1)
+            _exit(1);
+        _exit(read(ends[0], &byte, 1) != 0);
+    }
+    CHECK(earlier > 0 && read(ready[0], &byte, 1) == 1);
+    CHECK(!zt_claim("zt-test-launch-attempts 0"));
+    fcntl(ends[1], F_SETFD, FD_CLOEXEC);
+    j.close_at_notice = ends[1];
+    run_job(&j, 2, "report");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 0);
+    CHECK_INT(j.n_reports, 2);
+    CHECK_HAS(j.notices.buf, "processes of the attempt before this one are still there");
+    waitpid(earlier, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
+    close(ends[0]);
+    release_job(&j);
+    memset(&j, 0, sizeof j);
+    j.opts.name = name; /* ours have let it go */
+    run_job(&j, 1, "report");
+    CHECK_INT(j.result.exit_code, 0);
+    CHECK_STR(zt_str_get(&j.notices), "");
     release_job(&j);
 }
 
@@ -561,6 +610,7 @@ TEST(launch_term_ends_all)
     CHECK_OK(j.rc, j.err);
     CHECK(!strstr(j.reports.buf, "bye"));
     CHECK_INT(j.result.exit_code, 128 + SIGTERM);
+    CHECK_INT(j.result.told, SIGTERM);
     release_job(&j);
 }
 
@@ -633,7 +683,7 @@ TEST(launch_agent_of_another_version)
     struct job j = {0};
     run_with_agent(&j, "version");
     CHECK_INT(j.rc, ZT_EPROTO);
-    CHECK_HAS(j.err.msg, "the other end speaks protocol version 9, this zerotrain version 4");
+    CHECK_HAS(j.err.msg, "the other end speaks protocol version 9, this zerotrain version 5");
     release_job(&j);
 }
 
@@ -653,6 +703,7 @@ TEST(launch_agent_that_is_not_there)
     run_with_agent(&j, "missing");
     CHECK_INT(j.rc, ZT_EPEER);
     CHECK_HAS(j.err.msg, "it said: bash: zerotrain: command not found");
+    CHECK(!j.result.started && j.result.node_end[0] == ZT_NODE_NO_START);
     release_job(&j);
 }
 
@@ -663,6 +714,7 @@ TEST(launch_agent_falls_silent)
     CHECK_OK(j.rc, j.err);
     CHECK_INT(j.result.exit_code, 1);
     CHECK_HAS(j.result.summary, "the agent on elsewhere was lost: it has been silent for");
+    CHECK(j.result.started && j.result.node_end[0] == ZT_NODE_LOST);
     release_job(&j);
 }
 
