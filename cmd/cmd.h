@@ -51,7 +51,7 @@ int cmd_probe(int argc, char **argv);
 /* Print "zerotrain: message" (each line of it) to stderr. */
 void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
 
-enum { CMD_MAX_RANKS = 1 << 20 };
+enum { CMD_MAX_RANKS = 1 << 20, CMD_MAX_RESTARTS = 1000 };
 
 /* Where a training runs, when that is not this machine alone. */
 struct cmd_nodes {
@@ -61,6 +61,13 @@ struct cmd_nodes {
     const int *slots;       /* (ranks) of that host, counted as it counts those that we may use */
     int n_ranks, most;      /* of all hosts, of the one with most */
     int first_here, n_here; /* ranks of this machine; n_here 0: none */
+};
+
+/* What a run does without from now on (restart.h). */
+struct cmd_lost {
+    struct zt_str_list hosts; /* as the hostfile calls them */
+    struct zt_str_list gpus;  /* of this machine, as CUDA_VISIBLE_DEVICES calls them */
+    int most;                 /* devices, or CPU workers, in all; 0: as many as there are */
 };
 
 /* Commands that share a table of options; doctor's recipe may be left out. */
@@ -76,13 +83,18 @@ struct cmd_options {
     int ssh_port;     /* 0: as ssh's configuration says */
     const char *remote_path;
     const char *launcher;   /* NULL: not given */
+    struct zt_hosts listed; /* in the hostfile, and chosen */
+    struct cmd_host_gpus *asked;
+    int n_asked; /* hosts of `asked`: what they have (devices.h) */
+    struct cmd_lost lost;
     struct cmd_nodes nodes; /* (hosts_in.h) */
     const char *device;     /* "cpu", "cuda", "auto" */
     int per_gpu;            /* 0: not given */
     enum zt_transport transport;
     const char *log_dir, *rank_log_dir, *env_file;
     const char *seed, *device_memory, *host_memory, *resume;
-    bool fresh;
+    bool fresh, elastic;
+    int max_restarts;
     struct zt_str_list set, deepspeed_configs;
     struct zt_str_list chosen; /* by cmd_fit_choose() */
     /* plan */

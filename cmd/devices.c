@@ -26,10 +26,16 @@ static int check_tcp(const struct cmd_options *o, const struct cmd_devices *dev,
     return ZT_EXIT_UNSUPPORTED;
 }
 
+/* Of n devices, so many as the run has not lost. */
+static int at_most(const struct cmd_options *o, int n)
+{
+    return o->lost.most ? ZT_MIN(n, o->lost.most) : n;
+}
+
 static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
 {
     dev->kind = ZT_DEV_CPU;
-    count_workers(o, o->num_gpus ? o->num_gpus : 1, dev);
+    count_workers(o, at_most(o, o->num_gpus ? o->num_gpus : 1), dev);
     if (o->per_gpu || o->transport) {
         cmd_error(
             "--%s is for GPUs; --num_gpus=N starts N CPU workers, which talk over shared memory",
@@ -199,6 +205,22 @@ static int gpus_of_hosts(const struct cmd_options *o, struct cmd_devices *dev,
     return code;
 }
 
+/* Of n slots of this machine those whose GPUs the run has not lost. */
+static const int *not_lost(const struct cmd_options *o, struct cmd_devices *dev,
+                           const struct cmd_host_gpus *h, const int *slots, int n, int *n_kept)
+{
+    int *kept = zt_arena_alloc(&dev->arena, (size_t)n, sizeof *kept), k = 0;
+    for (int i = 0; i < n; i++) {
+        bool lost = false;
+        for (int l = 0; l < o->lost.gpus.n && slots[i] < h->n; l++)
+            lost = lost || strcmp(o->lost.gpus.items[l], h->v[slots[i]].entry) == 0;
+        if (!lost)
+            kept[k++] = slots[i];
+    }
+    *n_kept = at_most(o, k);
+    return kept;
+}
+
 /* Of this machine's GPUs: those of the hostfile's slots, or that the filters name, or the first. */
 static int gpus_here(const struct cmd_options *o, struct cmd_devices *dev,
                      const struct cmd_host_gpus *h)
@@ -211,7 +233,7 @@ static int gpus_here(const struct cmd_options *o, struct cmd_devices *dev,
         cmd_error("--num_gpus=%d: only %d GPU%s here", o->num_gpus, n, n == 1 ? " is" : "s are");
         return ZT_EXIT_INPUT;
     }
-    n = o->num_gpus ? o->num_gpus : n;
+    slots = not_lost(o, dev, h, slots, o->num_gpus ? o->num_gpus : n, &n);
     int *each = zt_arena_alloc(&dev->arena, (size_t)n * (size_t)dev->per_gpu, sizeof *each);
     for (int i = 0; i < n * dev->per_gpu; i++)
         each[i] = slots[i / dev->per_gpu];
@@ -260,7 +282,27 @@ static int gpu_devices(const struct cmd_options *o, struct cmd_devices *dev,
     return code;
 }
 
-int cmd_pick_devices(const struct cmd_options *o, const struct zt_env *env, struct cmd_devices *dev)
+/* Other hosts are asked once: one that is lost later could not be, and what it has is known. */
+static int ask(struct cmd_options *o, const struct zt_env *env, struct cmd_devices *dev,
+               struct cmd_host_gpus **out)
+{
+    if (o->nodes.n == 0)
+        return cmd_gpus_ask(o, env, n_to_ask(o), &dev->arena, out);
+    if (!o->n_asked) {
+        int code = cmd_gpus_ask(o, env, n_to_ask(o), &o->arena, &o->asked);
+        if (code)
+            return code;
+        o->n_asked = o->nodes.n;
+    }
+    *out = zt_arena_alloc(&dev->arena, (size_t)o->nodes.n, sizeof **out);
+    for (int i = 0, rank = 0; i < o->nodes.n; rank += o->nodes.v[i++].n_workers)
+        for (int k = 0; k < o->n_asked; k++)
+            if (strcmp(o->asked[k].host, o->nodes.host_of[rank]) == 0)
+                (*out)[i] = o->asked[k];
+    return 0;
+}
+
+int cmd_pick_devices(struct cmd_options *o, const struct zt_env *env, struct cmd_devices *dev)
 {
     const struct cmd_host_gpus nothing = {.none = "there is no GPU on this machine",
                                           .code = ZT_EXIT_INPUT};
@@ -270,7 +312,7 @@ int cmd_pick_devices(const struct cmd_options *o, const struct zt_env *env, stru
     if (strcmp(o->device, "cpu") == 0)
         return cpu_devices(o, dev);
     if (o->nodes.n || cmd_may_have_gpus()) {
-        int code = cmd_gpus_ask(o, env, n_to_ask(o), &dev->arena, &hosts);
+        int code = ask(o, env, dev, &hosts);
         if (code)
             return code;
         here = hosts;

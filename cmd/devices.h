@@ -30,11 +30,10 @@ struct cmd_devices {
 
 /*
  * Before training. `env` is what the user gives to all workers. Where GPUs may be wanted every host is asked,
- * with this machine alone only itself. 0, or an exit code after a message that says what to do. Release dev
+ * once (o->asked), with this machine alone only itself. 0, or an exit code after a message that says what to do. Release dev
  * in either case.
  */
-int cmd_pick_devices(const struct cmd_options *o, const struct zt_env *env,
-                     struct cmd_devices *dev);
+int cmd_pick_devices(struct cmd_options *o, const struct zt_env *env, struct cmd_devices *dev);
 void cmd_devices_release(struct cmd_devices *dev);
 
 /* What is free on the first n_gpus of this machine, where nobody has asked: for planning. */

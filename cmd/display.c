@@ -52,6 +52,19 @@ void display_release(struct display *d)
     breakdowns_release(&d->breakdowns);
 }
 
+void display_again(struct display *d, int world, int restarts)
+{
+    free(d->memory);
+    d->memory = display_memory_create(world);
+    d->n_memory = 0;
+    d->world = world;
+    breakdowns_release(&d->breakdowns);
+    d->breakdowns = (struct breakdowns){0};
+    d->started = false;
+    d->restarts = restarts;
+    d->speed = (struct speed){0};
+}
+
 /* Nothing from here on may block: the launcher's loop calls, and writes later (display_flush). */
 int display_flush(void *ctx)
 {
@@ -281,6 +294,7 @@ static void on_start(struct display *d, const json_t *o)
     double peak = number(o, "peak_flops");
     struct zt_err err;
     clear_live_line(d);
+    d->started = true;
     d->first_step = integer(o, "first_step");
     d->steps = integer(o, "last_step");
     if (zt_record_cut(d->metrics_path, d->first_step, &err))
@@ -369,33 +383,6 @@ void display_report(void *ctx, int rank, const char *json, size_t len)
     json_decref(o);
 }
 
-/* ---- before the start ---- */
-
-void display_ledger(const struct zt_plan *p)
-{
-    const struct zt_ledger *l = &p->ledger;
-    const size_t *on = l->device;
-    size_t device = l->peak[ZT_AR_DEVICE] + l->peak[ZT_AR_SHARED], host = l->peak[ZT_AR_HOST];
-    bool giga = device + host >= 1000 * 1000 * 1000;
-    double unit = giga ? 1e9 : 1e6;
-    char gb[32], gib[32];
-    size_t state = on[ZT_CAT_MASTER] + on[ZT_CAT_OPT_M] + on[ZT_CAT_OPT_V];
-    size_t rest = on[ZT_CAT_BATCH] + on[ZT_CAT_CONTROL] + on[ZT_CAT_STAGING] + on[ZT_CAT_PADDING] +
-                  on[ZT_CAT_ALIGNMENT] + on[ZT_CAT_UNUSED];
-    printf("memory of rank %d as planned, at the fullest moment, in %s:\n", p->rank,
-           giga ? "GB" : "MB");
-    printf("  parameters %.2f, gradients %.2f, optimizer state %.2f, gather and reduce buffers "
-           "%.2f,\n",
-           (double)on[ZT_CAT_PARAM] / unit,
-           (double)(on[ZT_CAT_GRAD] + on[ZT_CAT_GRAD_SHARD]) / unit, (double)state / unit,
-           (double)(on[ZT_CAT_GATHER] + on[ZT_CAT_REDUCE]) / unit);
-    printf("  activations %.2f, workspace %.2f, batch, padding and unused %.2f; host %.2f\n",
-           (double)on[ZT_CAT_ACT] / unit, (double)on[ZT_CAT_WORKSPACE] / unit, (double)rest / unit,
-           (double)host / unit);
-    printf("  = %s (%s)\n", zt_fmt_gb(gb, sizeof gb, (double)(device + host)),
-           zt_fmt_gib(gib, sizeof gib, (double)(device + host)));
-}
-
 /* ---- the end ---- */
 
 static json_t *real_or_null(bool there, double x)
@@ -411,10 +398,11 @@ static void write_summary(struct display *d, int exit_code)
     json_t *ranks = display_memory_json(d, &digest);
     snprintf(hex, sizeof hex, "%016" PRIx64, digest);
     json_t *o =
-        json_pack("{s:i, s:s?, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "exit_code",
-                  exit_code, "stopped", d->stopped, "steps", (json_int_t)d->done_steps, "skipped",
-                  (json_int_t)d->skipped, "first_loss", real_or_null(d->have_loss, d->first_loss),
-                  "last_loss", real_or_null(d->have_loss, d->last_loss), "first_val_loss",
+        json_pack("{s:i, s:i, s:s?, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+                  "exit_code", exit_code, "restarts", d->restarts, "stopped", d->stopped, "steps",
+                  (json_int_t)d->done_steps, "skipped", (json_int_t)d->skipped, "first_loss",
+                  real_or_null(d->have_loss, d->first_loss), "last_loss",
+                  real_or_null(d->have_loss, d->last_loss), "first_val_loss",
                   real_or_null(d->have_val, d->first_val), "last_val_loss",
                   real_or_null(d->have_val, d->last_val), "best_val_loss",
                   real_or_null(d->have_val, d->best_val), "best_val_step",
@@ -450,17 +438,34 @@ static void print_outcome(struct display *d)
                       d->done_steps - d->skipped, d->done_steps);
     if (d->timed_s > 0)
         zt_str_printf(out, "; %.0f tokens/s", d->timed_tokens / d->timed_s);
+    if (d->restarts)
+        zt_str_printf(out, "; %d restart%s", d->restarts, d->restarts == 1 ? "" : "s");
     zt_str_puts(out, "\n");
+}
+
+/* The last state of an attempt stays on the screen. */
+static void end_live_line(struct display *d)
+{
+    if (d->stale)
+        draw_live_line(d);
+    if (d->line_open)
+        zt_str_puts(&d->out.buf, "\n");
+    d->line_open = false;
+}
+
+/* What cannot be written is said in the end. */
+void display_settle(struct display *d)
+{
+    end_live_line(d);
+    keep_pending(d);
+    (void)rank_out_finish(&d->out);
+    (void)rank_out_finish(&d->err);
 }
 
 int display_summary(struct display *d, int exit_code, bool told_to_end)
 {
     d->out.no_wait = d->err.no_wait = told_to_end;
-    if (d->stale)
-        draw_live_line(d);
-    if (d->line_open) /* the last state stays on the screen */
-        zt_str_puts(&d->out.buf, "\n");
-    d->line_open = false;
+    end_live_line(d);
     keep_pending(d);
     if (d->have_loss || d->n_memory)
         print_outcome(d);

@@ -31,6 +31,8 @@ struct display {
     int64_t drawn_ns;
     int64_t steps, steps_per_print;
     int world;
+    bool started; /* a run, or this attempt of it, had its first values */
+    int restarts;
     FILE *metrics; /* metrics.jsonl; NULL after it failed */
     char *metrics_path, *summary_path;
     double first_loss, last_loss, first_val, last_val;
@@ -51,9 +53,16 @@ struct display {
     bool has_pending;
 };
 
+/* Of a run, which may be of several attempts. */
 int display_init(struct display *d, const char *log_dir, int world, int64_t steps,
                  int64_t steps_per_print, struct zt_err *err) ZT_MUST_CHECK;
 void display_release(struct display *d);
+
+/* An attempt has ended: blocks until all that is to be read of it is written. */
+void display_settle(struct display *d);
+
+/* The next attempt, of `world` ranks, after so many restarts, goes on with the same record. */
+void display_again(struct display *d, int world, int restarts);
 
 /* Callbacks of struct zt_launch_sink; ctx is the display. */
 void display_line(void *ctx, int rank, enum zt_log_stream stream, const char *line, size_t len);

@@ -163,13 +163,29 @@ int cmd_hosts_train(struct cmd_options *o)
         int code = check_no_ssh(o);
         return code ? code : check_no_hostfile(o);
     }
-    int code = read_hosts(o, &h);
-    if (!code && h.n == 1 && zt_host_is_local(h.v[0].name))
-        take_slots(o, &h);
-    else if (!code)
+    int code = o->listed.n ? 0 : read_hosts(o, &o->listed); /* once: it may be a pipe */
+    if (code)
+        return code;
+    zt_hosts_without(&o->listed, o->lost.hosts.items, o->lost.hosts.n, 0, &h);
+    o->nodes = (struct cmd_nodes){0};
+    if (h.n == 1 && zt_host_is_local(h.v[0].name)) {
+        take_slots(o, &h); /* of which cmd_pick_devices() takes what is left */
+    } else {
+        zt_hosts_release(&h);
+        zt_hosts_without(&o->listed, o->lost.hosts.items, o->lost.hosts.n, o->lost.most, &h);
         code = take_nodes(o, &h);
+    }
     zt_hosts_release(&h);
     return code;
+}
+
+int cmd_hosts_left(const struct cmd_options *o)
+{
+    struct zt_hosts h = {0};
+    zt_hosts_without(&o->listed, o->lost.hosts.items, o->lost.hosts.n, 0, &h);
+    const int n = zt_hosts_n_ranks(&h);
+    zt_hosts_release(&h);
+    return n;
 }
 
 int cmd_hosts_alone(void)

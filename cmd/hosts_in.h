@@ -6,10 +6,13 @@
 
 /*
  * Before training: where it runs. Of a hostfile that comes to this machine alone the slots go into o->slots,
- * their number into o->num_gpus; other hosts go into o->nodes, as they are started by ssh. 0, or an exit code
- * after a message.
+ * their number into o->num_gpus; other hosts go into o->nodes, as they are started by ssh. Again, when
+ * o->lost has changed. 0, or an exit code after a message.
  */
 int cmd_hosts_train(struct cmd_options *o);
+
+/* Of a hostfile: how many slots there are without o->lost.hosts. */
+int cmd_hosts_left(const struct cmd_options *o);
 
 /*
  * Before training: were we started as one of many, by srun, mpirun or torchrun? That is refused: each would

@@ -1,11 +1,13 @@
 #include "cmd.h"
 
 #include <getopt.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "launch/env.h"
 #include "launch/launch.h"
 #include "rank_out.h"
+#include "restart.h"
 
 static const char usage[] =
     "usage: zerotrain launch [options] [--] PROGRAM [ARG...]\n"
@@ -20,6 +22,8 @@ static const char usage[] =
     "  --env_file FILE             lines NAME=VALUE; blank lines and lines that start with # are\n"
     "                              skipped. No other file (such as .deepspeed_env) is read\n"
     "  --grace SECONDS             between SIGTERM and SIGKILL when ranks are ended (default: 3)\n"
+    "  --max_restarts N            when a rank fails, end all and begin again, N times at most;\n"
+    "                              ranks see in TORCHELASTIC_RESTART_COUNT how often it was\n"
     "  --enable_each_rank_log DIR  also write each rank's output to DIR/rank-N.log\n"
     "  --help                      this text\n";
 
@@ -28,6 +32,7 @@ enum { MASTER_PORT = 29500 }; /* the default of torchrun and deepspeed */
 struct options {
     struct zt_launch_opts launch;
     struct zt_env env;
+    struct cmd_restart restart;
 };
 
 /* ---- output ---- */
@@ -83,6 +88,12 @@ static int take_option(struct options *o, int option, const char *value, struct 
         return 0;
     case 'f':
         return zt_env_read_file(value, &o->env, err);
+    case 'r':
+        if (!zt_parse_i64(value, &n) || n < 0 || n > CMD_MAX_RESTARTS)
+            return zt_err_set(err, ZT_EINPUT, "--max_restarts=%s: a number from 0 to %d is needed",
+                              value, CMD_MAX_RESTARTS);
+        o->restart.max = (int)n;
+        return 0;
     case 'g':
         if (!zt_parse_f64(value, &o->launch.grace_s) || o->launch.grace_s <= 0)
             return zt_err_set(err, ZT_EINPUT, "--grace=%s: seconds above 0 are needed", value);
@@ -119,6 +130,7 @@ static int parse(struct options *o, int argc, char **argv, struct zt_err *err)
         {"env", required_argument, NULL, 'e'},
         {"env_file", required_argument, NULL, 'f'},
         {"grace", required_argument, NULL, 'g'},
+        {"max_restarts", required_argument, NULL, 'r'},
         {"enable_each_rank_log", required_argument, NULL, 'l'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
@@ -150,6 +162,41 @@ static void set_master(struct zt_env *env)
         zt_env_setf(env, "MASTER_PORT=%d", MASTER_PORT);
 }
 
+/* Nothing of an attempt is left when the next one begins. Its error is in *err, its end in *result. */
+static int run(struct options *o, struct zt_launch_result *result, struct zt_err *err)
+{
+    struct zt_str say = {0};
+    double wait_s;
+    int sig = 0, rc;
+    o->restart.any_code = true;
+    cmd_restart_begin(&o->restart);
+    do {
+        if (o->restart.max > 0)
+            zt_env_setf(&o->env, "TORCHELASTIC_RESTART_COUNT=%d", o->restart.used);
+        o->launch.env = (const char *const *)o->env.v;
+        o->launch.n_env = (int)o->env.n;
+        o->launch.rank_log_append = o->restart.used > 0;
+        rc = zt_launch_run(&o->launch, result, err);
+        zt_str_reset(&say);
+        if (!cmd_restart_again(&o->restart, rc, result, &wait_s, &say))
+            break;
+        print_notice(o->launch.sink.ctx, result->summary);
+        print_notice(o->launch.sink.ctx, say.buf);
+        flush(o->launch.sink.ctx);
+        sig = cmd_restart_wait(wait_s);
+    } while (!sig);
+    if (sig) {
+        result->exit_code = 128 + sig;
+        snprintf(result->summary, sizeof result->summary,
+                 "ended by signal %d (%s) before it began again", sig, strsignal(sig));
+    } else if (say.len) {
+        const size_t used = strlen(result->summary);
+        snprintf(result->summary + used, sizeof result->summary - used, "\nzerotrain: %s", say.buf);
+    }
+    zt_str_release(&say);
+    return rc;
+}
+
 int cmd_launch(int argc, char **argv)
 {
     struct printer p = {.out = {.fd = STDOUT_FILENO}, .err = {.fd = STDERR_FILENO}};
@@ -163,9 +210,7 @@ int cmd_launch(int argc, char **argv)
     int rc = parse(&o, argc, argv, &err);
     if (rc == 0) {
         set_master(&o.env);
-        o.launch.env = (const char *const *)o.env.v;
-        o.launch.n_env = (int)o.env.n;
-        rc = zt_launch_run(&o.launch, &result, &err);
+        rc = run(&o, &result, &err);
     } else if (rc == 1) {
         fputs(usage, stdout);
     }

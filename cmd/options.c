@@ -148,6 +148,12 @@ static const struct row rows[] = {
      TO(take_text, resume)},
     {"fresh", true, false, NULL, "begin anew: checkpoints of an earlier run are moved aside",
      TO(take_flag, fresh)},
+    {"max_restarts", true, false, "N",
+     "when a worker, an agent or a host fails, go on from the newest checkpoint, N times at most",
+     TO(take_count, max_restarts), .least = 0, .most = CMD_MAX_RESTARTS},
+    {"elastic", true, false, NULL,
+     "with --max_restarts: on the hosts and devices that remain, with the same global batch",
+     TO(take_flag, elastic)},
     {"log_dir", true, false, "DIR", "folder of this run (default runs/NAME-TIME)",
      TO(take_text, log_dir)},
     {"enable_each_rank_log", true, false, "DIR",
@@ -293,6 +299,7 @@ int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_option
 
 void cmd_options_release(struct cmd_options *o)
 {
+    zt_hosts_release(&o->listed);
     zt_arena_release(&o->arena);
 }
 

@@ -5,10 +5,8 @@
  */
 #include "cmd.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <sys/stat.h>
-#include <time.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "base/io.h"
@@ -18,21 +16,44 @@
 #include "hosts_in.h"
 #include "launch/env.h"
 #include "launch/launch.h"
+#include "restart.h"
+#include "run_folder.h"
 #include "train/train.h"
 
 struct job {
     struct cmd_options o;
+    struct zt_str log_dir;
+    struct zt_env env;
+    struct display display;
+    struct cmd_restart restart;
+    struct zt_recipe_batch batch; /* of the first attempt, and its ranks */
+    int first_ranks;
+    bool begun; /* an attempt has had its first values: checkpoints from here on are its own */
+
+    /* Of this attempt: */
     struct cmd_devices dev;
     struct zt_recipe *r;
     struct zt_arena arena;
     struct zt_model *model;
     struct zt_plan *plan; /* rank 0's */
-    struct zt_str log_dir;
-    struct zt_str notes; /* lines "note: ..." */
-    struct zt_env env;   /* for all workers */
+    struct zt_str notes;  /* lines "note: ..." */
+    struct zt_str from;   /* the checkpoint that it goes on from, or "" */
     struct zt_fit_limits limits;
     int threads;
 };
+
+static void release_attempt(struct job *j)
+{
+    if (j->plan)
+        zt_plan_free(j->plan);
+    j->plan = NULL;
+    zt_str_release(&j->notes);
+    zt_str_release(&j->from);
+    zt_arena_release(&j->arena);
+    zt_recipe_free(j->r);
+    j->r = NULL;
+    cmd_devices_release(&j->dev);
+}
 
 /* Plans of all ranks must agree before a rank starts. */
 static int plan_all_ranks(struct job *j, struct zt_err *err)
@@ -61,75 +82,6 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
             zt_plan_free(plans[i]);
     free(plans);
     return rc;
-}
-
-/* How many bytes of a name go into a folder's: not half a UTF-8 character. */
-static int cut_name(const char *name, size_t len)
-{
-    enum { MAX_BYTES = 100 };
-    if (len <= MAX_BYTES)
-        return (int)len;
-    for (len = MAX_BYTES; len > 0 && ((unsigned char)name[len] & 0xc0) == 0x80;)
-        len--;
-    return (int)len;
-}
-
-/* runs/NAME-TIME, and -2, -3 ... for runs that start in the same second. */
-static int make_new_dir(struct job *j, struct zt_err *err)
-{
-    enum { MAX_TRIES = 1000 };
-    const char *slash = strrchr(j->o.recipe_path, '/');
-    const char *name = slash ? slash + 1 : j->o.recipe_path;
-    const char *dot = strrchr(name, '.');
-    size_t len = dot && dot != name ? (size_t)(dot - name) : strlen(name);
-    if (j->r->log.name) {
-        name = j->r->log.name;
-        len = strlen(name);
-    }
-    char when[32];
-    time_t now = time(NULL);
-    struct tm tm;
-    localtime_r(&now, &tm);
-    strftime(when, sizeof when, "%Y%m%d-%H%M%S", &tm);
-    int rc = zt_make_dirs("runs", err);
-    for (int i = 1; !rc && i <= MAX_TRIES; i++) {
-        zt_str_reset(&j->log_dir);
-        zt_str_printf(&j->log_dir, "runs/%.*s-%s", cut_name(name, len), name, when);
-        if (i > 1)
-            zt_str_printf(&j->log_dir, "-%d", i);
-        if (mkdir(j->log_dir.buf, 0777) == 0)
-            return 0;
-        if (errno != EEXIST || i == MAX_TRIES)
-            rc = zt_err_errno(err, ZT_EIO, "%s: mkdir", j->log_dir.buf);
-    }
-    return rc;
-}
-
-/*
- * What --log_dir or log.dir says; the record of an earlier run in it is not written over, but a run that goes
- * on from a checkpoint goes on with its record too.
- */
-static int make_given_dir(struct job *j, const char *given, struct zt_err *err)
-{
-    struct zt_str path = {0};
-    struct stat st;
-    zt_str_puts(&j->log_dir, given);
-    int rc = zt_make_dirs(given, err);
-    zt_str_printf(&path, "%s/metrics.jsonl", given);
-    const bool goes_on = strcmp(j->r->checkpoint.resume, "never") != 0;
-    if (!rc && !goes_on && stat(path.buf, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
-        rc = zt_err_set(err, ZT_EINPUT,
-                        "%s: holds the record of an earlier run; name another folder with "
-                        "--log_dir, or remove it",
-                        path.buf);
-    zt_str_release(&path);
-    return rc;
-}
-
-static int make_log_dir(struct job *j, struct zt_err *err)
-{
-    const char *given = j->o.log_dir ? j->o.log_dir : j->r->log.dir;
-    return given ? make_given_dir(j, given, err) : make_new_dir(j, err);
 }
 
 static void print_start(const struct job *j)
@@ -177,43 +129,46 @@ static void add_for_others(struct zt_env *env)
     zt_env_release(&ours);
 }
 
-/* Where workers run, what on, and with which environment. 0, or an exit code after a message. */
-static int find_place(struct job *j)
+/* What the display takes from the recipe and the hosts of this attempt. */
+static void set_display(struct job *j)
+{
+    struct display *d = &j->display;
+    d->profile_path = j->r->profile.output_file;
+    d->out.host_of = d->err.host_of = j->o.nodes.host_of;
+}
+
+/* The environment of all workers, in all attempts. 0, or an exit code after a message. */
+static int find_env(struct job *j)
 {
     struct zt_err err = {0};
-    int code = cmd_hosts_train(&j->o);
-    if (code)
-        return code;
     if (j->o.nodes.n)
         add_for_others(&j->env);
     int rc = j->o.hostfile ? zt_env_read_deepspeed(&j->env, &j->notes, &err) : 0;
     if (!rc && j->o.env_file)
         rc = zt_env_read_file(j->o.env_file, &j->env, &err);
-    if (!rc)
-        return cmd_pick_devices(&j->o, &j->env, &j->dev);
-    cmd_error("%s", err.msg);
-    return zt_exit_code(rc);
+    if (rc)
+        cmd_error("%s", err.msg);
+    return rc ? zt_exit_code(rc) : 0;
 }
 
-/* Folder, resolved recipe and display: what a run needs before workers start. */
-static int prepare(struct job *j, const struct zt_str *recipe, struct display *display,
-                   struct zt_err *err)
+/* The run's folder with the resolved recipe, and the display: what all attempts share. */
+static int prepare(struct job *j, struct zt_err *err)
 {
-    struct zt_str path = {0};
-    int rc = make_log_dir(j, err);
+    struct zt_str path = {0}, recipe = {0};
+    int rc = cmd_run_folder(&j->o, j->r, &j->log_dir, err);
     if (rc)
         return rc;
+    zt_recipe_print(j->r, &recipe);
     zt_str_printf(&path, "%s/recipe.yaml", j->log_dir.buf);
-    rc = zt_write_file_atomic(path.buf, recipe->buf, recipe->len, err);
+    rc = zt_write_file_atomic(path.buf, recipe.buf, recipe.len, err);
     zt_str_release(&path);
+    zt_str_release(&recipe);
     if (!rc)
-        rc = display_init(display, j->log_dir.buf, j->dev.n_workers, j->r->train.steps,
+        rc = display_init(&j->display, j->log_dir.buf, j->dev.n_workers, j->r->train.steps,
                           j->r->log.steps_per_print, err);
-    if (rc)
-        return rc;
-    display->profile_path = j->r->profile.output_file;
-    display->out.host_of = display->err.host_of = j->o.nodes.host_of;
-    return 0;
+    if (!rc)
+        set_display(j);
+    return rc;
 }
 
 /*
@@ -230,21 +185,37 @@ static int local_nodes(struct zt_launch_node *nodes, int max)
     return n;
 }
 
-static int launch(const struct job *j, const struct zt_str *recipe, struct display *display)
+/* How an attempt ended. */
+struct outcome {
+    int rc, code;
+    bool said;          /* why, to a person */
+    struct zt_str next; /* what follows from it, for a person */
+    struct zt_err err;
+    struct zt_launch_result result;
+};
+
+static const char *why(const struct outcome *end)
 {
-    struct zt_err err = {0};
+    return end->rc ? end->err.msg : end->result.summary;
+}
+
+static void launch(struct job *j, struct outcome *end)
+{
     struct zt_launch_node local[16];
     const bool elsewhere = j->o.nodes.n > 0;
     char dir[PATH_MAX];
+    struct zt_str recipe = {0};
+    zt_recipe_print(j->r, &recipe);
     struct zt_launch_opts opts = {
         .n_workers = j->dev.n_workers,
         .n_nodes = elsewhere ? j->o.nodes.n : local_nodes(local, ZT_ARRAY_LEN(local)),
         .nodes = elsewhere ? j->o.nodes.v : local,
+        .name = j->restart.name[0] ? j->restart.name : NULL,
         .dir = getcwd(dir, sizeof dir),
         .env = (const char *const *)j->env.v,
         .n_env = (int)j->env.n,
-        .recipe = recipe->buf,
-        .recipe_len = recipe->len,
+        .recipe = recipe.buf,
+        .recipe_len = recipe.len,
         .devices = j->dev.workers,
         .device = {.gpu = j->dev.kind == ZT_DEV_CUDA,
                    .ranks_per_gpu = j->dev.per_gpu,
@@ -252,44 +223,17 @@ static int launch(const struct job *j, const struct zt_str *recipe, struct displ
         .threads = j->threads,
         .preempted_code = j->r->checkpoint.dir ? ZT_EXIT_PREEMPTED : 0,
         .rank_log_dir = j->o.rank_log_dir,
-        .sink = {.ctx = display,
+        .rank_log_append = j->restart.used > 0,
+        .sink = {.ctx = &j->display,
                  .line = display_line,
                  .report = display_report,
                  .notice = display_notice,
                  .tick = display_tick,
                  .flush = display_flush},
     };
-    struct zt_launch_result result = {0};
-    int rc = zt_launch_run(&opts, &result, &err);
-    int code = rc ? zt_exit_code(rc) : result.exit_code;
-    bool told_to_end = !rc && result.first_rank < 0 && code > 128;
-    int lost = display_summary(display, code, told_to_end);
-    if (code)
-        cmd_error("%s", rc ? err.msg : result.summary);
-    if (!lost || told_to_end)
-        return code;
-    cmd_error("standard output: %s", strerror(lost));
-    return code ? code : ZT_EXIT_FAILURE;
-}
-
-static int start_and_wait(struct job *j)
-{
-    struct zt_err err = {0};
-    struct zt_str recipe = {0};
-    struct display display;
-    int code;
-    zt_recipe_print(j->r, &recipe);
-    int rc = prepare(j, &recipe, &display, &err);
-    if (rc) {
-        cmd_error("%s", err.msg);
-        code = zt_exit_code(rc);
-    } else {
-        print_start(j);
-        code = launch(j, &recipe, &display);
-        display_release(&display);
-    }
+    end->rc = zt_launch_run(&opts, &end->result, &end->err);
+    end->code = end->rc ? zt_exit_code(end->rc) : end->result.exit_code;
     zt_str_release(&recipe);
-    return code;
 }
 
 static int reload_recipe(struct job *j, int64_t epoch_steps)
@@ -322,15 +266,47 @@ static int load_recipe(struct job *j)
     return code || !(choose || steps > 0) ? code : reload_recipe(j, steps);
 }
 
-/* The subcommand, once its options are known. */
-static int train(struct job *j)
+/* The recipe of another attempt goes on from what the ones before have saved, with their batch. */
+static void change_settings(struct job *j)
+{
+    const bool changed = j->dev.n_workers != j->first_ranks;
+    cmd_restart_settings(&j->restart, j->begun ? "newest" : NULL, &j->batch,
+                         changed ? j->dev.n_workers : 0, &j->o);
+    j->o.fresh = j->o.fresh && !j->begun;
+}
+
+/* Options that say nothing without others. */
+static int check_restarts(const struct job *j)
+{
+    if (j->o.elastic && !j->o.max_restarts)
+        cmd_error("--elastic says with what to begin again: give --max_restarts=N too");
+    else if (j->o.max_restarts && !j->r->checkpoint.dir)
+        cmd_error(
+            "--max_restarts=%d: the recipe has no checkpoint.dir, so there is nothing to go on "
+            "from: give a folder for checkpoints, and checkpoint.every_steps or every_minutes",
+            j->o.max_restarts);
+    else
+        return 0;
+    return ZT_EXIT_USAGE;
+}
+
+/* Everything that can be wrong before workers are started, for this attempt. 0, or an exit code after a message. */
+static int set_up(struct job *j)
 {
     struct zt_err err = {0};
-    int code = cmd_hosts_alone();
+    int code = cmd_hosts_train(&j->o);
+    if (!code && !j->first_ranks)
+        code = find_env(j);
     if (!code)
-        code = find_place(j);
+        code = cmd_pick_devices(&j->o, &j->env, &j->dev);
+    if (!code && j->first_ranks)
+        change_settings(j);
     if (!code)
         code = load_recipe(j);
+    if (code)
+        return code;
+    ZT_ASSERT(j->r);
+    code = check_restarts(j);
     if (code)
         return code;
     j->threads = cmd_threads(j->r, &j->dev);
@@ -343,11 +319,106 @@ static int train(struct job *j)
         return cmd_fit_check(j->o.recipe_path, j->plan, &j->limits);
     }
     if (!rc)
-        rc = zt_train_check_checkpoints(j->r, j->model, j->o.fresh, &j->notes, &err);
-    if (!rc)
-        return start_and_wait(j);
-    cmd_error("%s", err.msg);
-    return zt_exit_code(rc);
+        rc = zt_train_check_checkpoints(j->r, j->model, j->o.fresh, j->first_ranks ? 60 : 5,
+                                        &j->from, &j->notes, &err);
+    if (rc)
+        cmd_error("%s", err.msg);
+    return rc ? zt_exit_code(rc) : 0;
+}
+
+/* Another attempt is set up; a person is told what it goes on with. 0, or an exit code after a message. */
+static int set_up_again(struct job *j, bool changed)
+{
+    release_attempt(j);
+    if (changed)
+        j->o.chosen.n = 0; /* zero_optimization.stage: auto, for these ranks */
+    int code = set_up(j);
+    if (code)
+        return code;
+    if (changed)
+        print_start(j);
+    if (j->from.len)
+        cmd_error("going on from %s", j->from.buf);
+    else
+        cmd_error("no checkpoint was saved yet: beginning with the first step again");
+    display_again(&j->display, j->dev.n_workers, j->restart.used);
+    set_display(j);
+    return 0;
+}
+
+/* Told to end while nothing runs: the newest checkpoint is what there is. */
+static int told_between(int sig)
+{
+    cmd_error("ended by signal %d (%s) before it began again", sig, strsignal(sig));
+    return sig == SIGTERM || sig == SIGUSR1 ? ZT_EXIT_PREEMPTED : 128 + sig;
+}
+
+/* After an attempt: is there another one? Else end->code is the run's. */
+static bool begin_again(struct job *j, struct outcome *end)
+{
+    struct zt_str left_out = {0};
+    double wait_s;
+    j->begun = j->begun || j->display.started;
+    if (!cmd_restart_again(&j->restart, end->rc, &end->result, &wait_s, &end->next))
+        return false;
+    display_settle(&j->display);
+    cmd_error("%s", why(end));
+    const bool changed =
+        j->o.elastic &&
+        cmd_restart_leave_out(&j->restart, &end->result, j->batch.train, &j->dev, &j->o, &left_out);
+    if (changed)
+        cmd_error("%s", left_out.buf);
+    cmd_error("%s", end->next.buf);
+    zt_str_release(&left_out);
+    zt_str_reset(&end->next);
+    end->said = true;
+    const int sig = cmd_restart_wait(wait_s);
+    end->code = sig ? told_between(sig) : set_up_again(j, changed);
+    return end->code == 0;
+}
+
+static int finish(struct job *j, struct outcome *end)
+{
+    const bool told = !end->rc && end->result.first_rank < 0 && end->code > 128;
+    const int lost = display_summary(&j->display, end->code, told);
+    if (end->code && !end->said)
+        cmd_error("%s%s%s", why(end), end->next.len ? "\n" : "", zt_str_get(&end->next));
+    zt_str_release(&end->next);
+    if (!lost || told)
+        return end->code;
+    cmd_error("standard output: %s", strerror(lost));
+    return end->code ? end->code : ZT_EXIT_FAILURE;
+}
+
+static int start_and_wait(struct job *j)
+{
+    struct outcome end = {0};
+    int rc = prepare(j, &end.err);
+    if (rc) {
+        cmd_error("%s", end.err.msg);
+        return zt_exit_code(rc);
+    }
+    print_start(j);
+    j->restart.max = j->o.max_restarts;
+    j->batch = j->r->batch;
+    j->first_ranks = j->dev.n_workers;
+    cmd_restart_begin(&j->restart);
+    do {
+        end.said = false;
+        launch(j, &end);
+    } while (begin_again(j, &end));
+    const int code = finish(j, &end);
+    display_release(&j->display);
+    return code;
+}
+
+/* The subcommand, once its options are known. */
+static int train(struct job *j)
+{
+    int code = cmd_hosts_alone();
+    if (!code)
+        code = set_up(j);
+    return code ? code : start_and_wait(j);
 }
 
 int cmd_train(int argc, char **argv)
@@ -356,14 +427,9 @@ int cmd_train(int argc, char **argv)
     int code = cmd_parse(argc, argv, CMD_TRAIN, &j.o);
     if (code < 0)
         code = train(&j);
-    if (j.plan)
-        zt_plan_free(j.plan);
+    release_attempt(&j);
     zt_str_release(&j.log_dir);
-    zt_str_release(&j.notes);
     zt_env_release(&j.env);
-    zt_arena_release(&j.arena);
-    zt_recipe_free(j.r);
-    cmd_devices_release(&j.dev);
     cmd_options_release(&j.o);
     return code;
 }

@@ -35,7 +35,7 @@ _zerotrain() {
         compopt -o filenames
         return
         ;;
-    --num_gpus | --num_nodes | --ssh_port | --include | --exclude | --devices_per_gpu | --set | --seed | --device_memory | --host_memory | --fit | --largest_layer | --rank | --warmup | --max_shard_size | --step | --vocab_size) return ;;
+    --num_gpus | --num_nodes | --max_restarts | --ssh_port | --include | --exclude | --devices_per_gpu | --set | --seed | --device_memory | --host_memory | --fit | --largest_layer | --rank | --warmup | --max_shard_size | --step | --vocab_size) return ;;
     *)
         if [[ $cur == -* ]]; then
             words=$("$program" "$command" --help 2>/dev/null | grep -oE '^  --[a-z_]+=?')

@@ -4,7 +4,7 @@
  *     DIR/step-000200/manifest.json            what there is and where (zerotrain-checkpoint(5))
  *     DIR/step-000200/rank-00000.safetensors   one file for each slice of the model
  *     DIR/latest                               the newest one's name
- *     DIR/lock                                 held by the run that writes here
+ *     DIR/.lock-N                              held by the run that writes here
  *
  * The state of a tensor is up to three parts: PARAM (fp32 values; a tensor that is not trained has its own
  * type), M and V (fp32). A part is cut into pieces: ranges of the tensor's elements, row-major, in some

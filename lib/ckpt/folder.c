@@ -3,13 +3,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/io.h"
 
 #define STEP "step-"
@@ -73,67 +69,6 @@ int zt_ckpt_steps(const char *dir, int64_t **steps, int *n, struct zt_err *err)
     if (*n > 0)
         qsort(*steps, (size_t)*n, sizeof **steps, by_number);
     return 0;
-}
-
-/* ---- the lock ---- */
-
-static void sign_lock(int fd)
-{
-    char host[256] = "", text[512], when[32];
-    time_t now = time(NULL);
-    struct tm tm;
-    gethostname(host, sizeof host - 1);
-    gmtime_r(&now, &tm);
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &tm);
-    int n = snprintf(text, sizeof text, "process %ld on %s since %s\n", (long)getpid(), host, when);
-    /* Whether it is written or not, the lock holds: the text is for people. */
-    if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) == n)
-        return;
-}
-
-static int say_locked(int fd, const char *dir, struct zt_err *err)
-{
-    char who[256];
-    ssize_t n = pread(fd, who, sizeof who - 1, 0);
-    who[n > 0 ? n : 0] = '\0';
-    who[strcspn(who, "\n")] = '\0';
-    return zt_err_set(err, ZT_EINPUT,
-                      "%s: another run keeps its checkpoints there%s%s; wait for its end, or give "
-                      "another checkpoint.dir",
-                      dir, who[0] ? ": " : "", who);
-}
-
-int zt_ckpt_lock(const char *dir, double wait_s, int *fd, struct zt_err *err)
-{
-    enum { RETRY_MS = 50 };
-    struct zt_str path = {0};
-    int64_t give_up_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
-    *fd = -1;
-    int rc = zt_make_dirs(dir, err);
-    if (rc)
-        return rc;
-    zt_str_printf(&path, "%s/lock", dir);
-    *fd = open(path.buf, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*fd < 0)
-        rc = zt_err_errno(err, ZT_EIO, "%s", path.buf);
-    while (!rc && flock(*fd, LOCK_EX | LOCK_NB)) {
-        if (errno == EINTR)
-            continue;
-        if (errno != EWOULDBLOCK)
-            rc = zt_err_errno(err, ZT_EIO, "%s: flock", path.buf);
-        else if (zt_now_ns() >= give_up_ns)
-            rc = say_locked(*fd, dir, err);
-        else
-            poll(NULL, 0, RETRY_MS);
-    }
-    if (!rc)
-        sign_lock(*fd);
-    else if (*fd >= 0)
-        close(*fd);
-    if (rc)
-        *fd = -1;
-    zt_str_release(&path);
-    return rc;
 }
 
 /* ---- removing and moving ---- */

@@ -6,7 +6,7 @@
  *                            whoever holds the lock may remove it
  *     DIR/before-1/          what another run left, moved out of the way
  *     DIR/latest             a line with the newest one's name, for people and other programs
- *     DIR/lock               flock(2), by rank 0 of the run that writes here
+ *     DIR/.lock-N            held by rank 0 of the run that writes here (lock.h)
  *
  * Writing one: every rank makes its file and FILE.sums in tmp-step-N and fsyncs them and the folder; when all
  * have said so, rank 0 calls zt_ckpt_commit(). A checkpoint is never changed after that.
@@ -25,12 +25,6 @@ void zt_ckpt_temp_path(const char *dir, int64_t step, struct zt_str *out);
  * folder.
  */
 int zt_ckpt_steps(const char *dir, int64_t **steps, int *n, struct zt_err *err) ZT_MUST_CHECK;
-
-/*
- * Take DIR's lock, for as long as *fd is open; makes the folder. Waits up to wait_s for another run's end
- * (its processes may outlive it by moments). ZT_EINPUT says who has it. On failure *fd is -1.
- */
-int zt_ckpt_lock(const char *dir, double wait_s, int *fd, struct zt_err *err) ZT_MUST_CHECK;
 
 /* Under the lock, from here on. Remove what no run finished. */
 int zt_ckpt_clean(const char *dir, struct zt_err *err) ZT_MUST_CHECK;

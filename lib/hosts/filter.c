@@ -184,3 +184,24 @@ int zt_hosts_choose(struct zt_hosts *h, const struct zt_hosts_filter *f, struct 
         return choose_by_name(h, f->include ? f->include : f->exclude, f->include != NULL, err);
     return choose_by_number(h, f, err);
 }
+
+/* ---- what is left ---- */
+
+void zt_hosts_without(const struct zt_hosts *h, const char *const *names, int n, int most,
+                      struct zt_hosts *out)
+{
+    int left = most ? most : INT32_MAX;
+    for (int i = 0; i < h->n && left > 0; i++) {
+        const struct zt_host *from = &h->v[i];
+        bool named = false;
+        for (int k = 0; k < n; k++)
+            named = named || strcmp(names[k], from->name) == 0;
+        if (named)
+            continue;
+        struct zt_host *to = zt_hosts_add(out, from->name, from->user, from->n_slots);
+        to->line = from->line;
+        to->n_devices = ZT_MIN(from->n_devices, left);
+        memcpy(to->devices, from->devices, (size_t)to->n_devices * sizeof *to->devices);
+        left -= to->n_devices;
+    }
+}

@@ -69,6 +69,13 @@ int zt_hosts_choose(struct zt_hosts *h, const struct zt_hosts_filter *f,
                     struct zt_err *err) ZT_MUST_CHECK;
 
 /*
+ * h without the n hosts of these names, and of at most `most` devices in all (0: any number): the last ones
+ * are left out. *out is empty before; it may have no host after.
+ */
+void zt_hosts_without(const struct zt_hosts *h, const char *const *names, int n, int most,
+                      struct zt_hosts *out);
+
+/*
  * A Slurm allocation: SLURM_JOB_NODELIST ("gpu[01-03,7],login-[1-2]-ib[0-1]", with zeros and order kept; the
  * last bracket counts fastest, as `scontrol show hostnames` does) and SLURM_TASKS_PER_NODE ("4(x2),3"): one
  * slot a task. *out is empty before.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "ckpt/folder.h"
+#include "ckpt/lock.h"
 
 /*
  * Before a run is started: may it write into its folder of checkpoints, and is there one to go on from?
@@ -37,7 +38,7 @@ static int begin_anew(const char *dir, bool fresh, struct zt_str *notes, struct 
 
 /* At least one can be opened; which one it will be is seen when the files are read. */
 static int check_candidates(const struct zt_recipe *r, const struct zt_model *m,
-                            struct zt_str *notes, struct zt_err *err)
+                            struct zt_str *from, struct zt_str *notes, struct zt_err *err)
 {
     char **paths;
     int n, rc = zt_load_candidates(r, &paths, &n, err);
@@ -54,10 +55,12 @@ static int check_candidates(const struct zt_recipe *r, const struct zt_model *m,
         struct zt_load l;
         struct zt_err why;
         good = zt_load_open(&l, paths[i], r, m, notes, &why) == 0;
-        if (good)
+        if (good) {
             zt_load_close(&l);
-        else if (i == n - 1)
+            zt_str_puts(from, paths[i]);
+        } else if (i == n - 1) {
             *err = why; /* the newest one's */
+        }
     }
     zt_load_free_candidates(paths, n);
     if (n == 0 || good)
@@ -77,25 +80,26 @@ static bool is_inside(const char *path, const char *dir)
 }
 
 int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model *m, bool fresh,
-                               struct zt_str *notes, struct zt_err *err)
+                               double wait_s, struct zt_str *from, struct zt_str *notes,
+                               struct zt_err *err)
 {
-    enum { WAIT_S = 5 }; /* processes of a run that was killed may take as long to end */
     const struct zt_recipe_checkpoint *c = &r->checkpoint;
     const bool newest = strcmp(c->resume, "newest") == 0, resumes = strcmp(c->resume, "never") != 0;
     const bool here = newest || (resumes && c->dir && is_inside(c->resume, c->dir));
-    int lock = -1, rc = 0;
+    struct zt_ckpt_lock *lock = NULL;
+    int rc = 0;
+    zt_str_reset(from);
     if (fresh && (here || !c->dir))
         return zt_err_set(err, ZT_EINPUT,
                           here ? "--fresh begins anew, and --resume goes on from what is there; "
                                  "choose one"
                                : "--fresh is about checkpoint.dir, which is not given");
-    if (c->dir && zt_ckpt_lock(c->dir, WAIT_S, &lock, err))
+    if (c->dir && zt_ckpt_lock(c->dir, wait_s, 0, &lock, err))
         rc = zt_err_wrap(err, "%s: checkpoint.dir", zt_recipe_origin(r, "checkpoint.dir"));
     if (!rc && resumes)
-        rc = check_candidates(r, m, notes, err);
+        rc = check_candidates(r, m, from, notes, err);
     if (!rc && c->dir && !here)
         rc = begin_anew(c->dir, fresh, notes, err);
-    if (lock >= 0)
-        close(lock); /* rank 0 takes it again */
+    zt_ckpt_unlock(lock); /* rank 0 takes it again */
     return rc;
 }

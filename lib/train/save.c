@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/version.h"
 #include "ckpt/folder.h"
+#include "ckpt/lock.h"
 #include "train/report.h"
 
 /*
@@ -23,7 +24,7 @@ struct zt_saver {
     const struct zt_train_env *env;
     struct zt_engine *engine;
     const char *dir;
-    int lock; /* rank 0's; -1: none */
+    struct zt_ckpt_lock *lock; /* rank 0's */
     struct zt_layout layout;
     bool snapshot; /* the plan has a copy that is written from while training goes on */
 
@@ -120,7 +121,9 @@ static int write_part(struct zt_saver *s, struct zt_err *err)
 static int commit(struct zt_saver *s, struct zt_err *err)
 {
     const struct zt_recipe_checkpoint *c = &s->r->checkpoint;
-    int rc = zt_ckpt_commit(s->dir, &s->layout.m, err);
+    int rc = zt_ckpt_lock_check(s->lock, err);
+    if (!rc)
+        rc = zt_ckpt_commit(s->dir, &s->layout.m, err);
     return rc ? rc : zt_ckpt_retain(s->dir, c->keep, c->keep_every, err);
 }
 
@@ -208,6 +211,8 @@ static int conclude(struct zt_saver *s, struct zt_err *err)
 {
     const bool failed = s->rc || s->others_failed;
     s->phase = IDLE;
+    if (failed && s->lock && zt_ckpt_lock_check(s->lock, err))
+        return err->code; /* the folder is another run's */
     if (failed && s->env->rank == 0) {
         struct zt_str temp = {0};
         struct zt_err ignored;
@@ -357,11 +362,10 @@ int zt_saver_create(const struct zt_saver_opts *o, struct zt_saver **out, struct
     s->engine = o->engine;
     s->dir = o->r->checkpoint.dir;
     s->snapshot = o->engine->plan->programs[ZT_PROG_SAVE].n_ops > 0;
-    s->lock = -1;
     s->last_good = -1;
     int rc = 0;
     if (s->env->rank == 0) {
-        rc = zt_ckpt_lock(s->dir, WAIT_S, &s->lock, err);
+        rc = zt_ckpt_lock(s->dir, WAIT_S, 0, &s->lock, err);
         if (!rc)
             rc = zt_ckpt_clean(s->dir, err);
     }
@@ -387,8 +391,7 @@ void zt_saver_free(struct zt_saver *s)
     if (!s)
         return;
     join_thread(s);
-    if (s->lock >= 0)
-        close(s->lock);
+    zt_ckpt_unlock(s->lock);
     zt_layout_release(&s->layout);
     free(s);
 }

@@ -50,10 +50,12 @@ int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *const *
 
 /*
  * Checkpoints, likewise: the folder is free and no other run's (with `fresh`, what it holds is moved aside),
- * and there is one to go on from if the recipe says so. Takes and gives back the folder's lock.
+ * and there is one to go on from if the recipe says so; `from` becomes its path, or "". Takes and gives back
+ * the folder's lock, after waiting for wait_s at most (ckpt/lock.h).
  */
 int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model *m, bool fresh,
-                               struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
+                               double wait_s, struct zt_str *from, struct zt_str *notes,
+                               struct zt_err *err) ZT_MUST_CHECK;
 
 /* Steps that train.epochs passes over data.train take; the last may be padded. Opens the data. */
 int zt_train_epoch_steps(const struct zt_recipe *r, int64_t *steps,

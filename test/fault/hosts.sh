@@ -5,72 +5,20 @@
 # shellcheck disable=SC2034,SC2154 # common.bash uses and sets them
 suite=hosts
 . "$(dirname "$0")/common.bash"
-lab=$tmp/lab
-N=3
-reason=$(test/fault/netlab.bash up "$lab" $N 2>&1)
-case $? in
-0) ;;
-77)
-    echo "skip hosts: $reason"
-    exit 0
-    ;;
-*)
-    echo "not ok hosts: $reason"
-    exit 1
-    ;;
-esac
-trap 'clean_up; test/fault/netlab.bash down "$lab" $N; rm -rf "$tmp"' EXIT
-
-# The user's own ssh configuration must not matter.
-mkdir "$tmp/bin"
-printf '#!/bin/sh\nexec /usr/bin/ssh -F "%s/ssh_config" "$@"\n' "$lab" >"$tmp/bin/ssh"
-chmod +x "$tmp/bin/ssh"
-PATH=$tmp/bin:$PATH
-unset DS_ENV_FILE
+N=4
+. test/fault/lab.bash
 printf 'zt%d slots=1\n' 1 2 3 >"$tmp/three"
+printf 'zt%d slots=1\n' 1 2 3 4 >"$tmp/four"
 
-# Processes of ours on host I; the last are those that a login shell is about to become.
-on_host() {
-    ip netns pids "zt$1" | while read -r p; do
-        grep -qas zerotrain "/proc/$p/cmdline" && echo "$p"
-    done
-}
-called() { # HOST NAME: those processes of it
-    local p
-    for p in $(ip netns pids "zt$1"); do
-        ! grep -qsx "$2" "/proc/$p/comm" || echo "$p"
-    done
-}
-rank_on() { called "$1" "zerotrain-r$2"; }
-agent_on() { called "$1" zerotrain-agent; }
-nothing_on_hosts() {
-    local i
-    for ((i = 1; i <= N; i++)); do
-        [ -z "$(on_host $i)" ] || return 1
-    done
-}
-
-# A training without end, under way.
-train() {
-    start --device=cpu --hostfile="$tmp/three" --log_dir="$tmp/run$case_no" --set train.steps=1000000 \
+# A training without end, under way, on three hosts.
+train() { train_on three; }
+train_on() { # HOSTFILE
+    start --device=cpu --hostfile="$tmp/$1" --log_dir="$tmp/run$case_no" --set train.steps=1000000 \
         --set train_micro_batch_size_per_gpu=2 recipes/quickstart.yaml
     until_true trains || fail "start" "no step was made: $(tail -n 3 "$tmp/err")"
     struck=$SECONDS
 }
 trains() { grep -q '"step"' "$tmp/run$((case_no - 1))/metrics.jsonl" 2>/dev/null || ended; }
-
-# within SECONDS NAME CODE PATTERN: the verdict, that long after `struck` at most; as long after that the hosts
-# have nothing left.
-within() {
-    local most=$1 name=$2
-    shift
-    until_true ended
-    local end=$SECONDS
-    [ $((end - struck)) -le "$most" ] || fail "$name" "it took $((end - struck)) s, not $most"
-    until_true nothing_on_hosts
-    [ $((SECONDS - end)) -le "$most" ] || fail "$name" "a host had processes left for $((SECONDS - end)) s"
-    verdict "$@"
-}
 
 # ---- the bits of one host ----
 
@@ -84,10 +32,10 @@ short() { # NAME OPTION...
     grep -oE '"(loss|grad_norm)": *[-0-9.e]*' "$tmp/$name/metrics.jsonl"
 }
 same() { # NAME STAGE OPTION...
-    local name=$1 stage=$2 ours many
+    local name=$1 stage=$2 ours many ranks=${ranks:-3}
     shift 2
     many=$(short "$name-many" --set zero_optimization.stage="$stage" "$@")
-    ours=$(short "$name-one" --set zero_optimization.stage="$stage" --num_gpus=3)
+    ours=$(short "$name-one" --set zero_optimization.stage="$stage" --num_gpus="$ranks")
     if [[ $ours == *digest* && $ours == *loss* && $ours == "$many" ]]; then
         echo "ok hosts $name"
     else
@@ -95,6 +43,7 @@ same() { # NAME STAGE OPTION...
     fi
 }
 same "three-hosts" 3 --hostfile="$tmp/three"
+ranks=4 same "four-hosts" 2 --hostfile="$tmp/four"
 printf 'zt2 slots=4\nroot@zt1 slots=1\n' >"$tmp/chosen"
 same "chosen-slots" 1 --hostfile="$tmp/chosen" --exclude=zt2:0,2
 printf '10.199.0.254 slots=1\nzt3 slots=2\n' >"$tmp/with-us"
@@ -218,5 +167,35 @@ kill -STOP "${frozen[@]}"
 until_true ended
 kill -CONT "${frozen[@]}"
 within 15 "a host that is frozen" '[1-9]*' 'zt3'
+
+train_on four
+hit 9 "$(rank_on 4 3)"
+within 5 "kill -9 of a rank of four" 137 'rank 3 on zt4 failed first: signal 9'
+
+# ---- a disk of one host ----
+
+# Only there it is small: a mount in its own namespace.
+mkdir "$tmp/nvme" "$tmp/ck"
+small_there() { nsenter -t "$(cat "$lab/zt2/pid")" -m mount -t tmpfs -o size=64k tmpfs "$1"; }
+if small_there "$tmp/nvme" && small_there "$tmp/ck"; then
+    struck=$SECONDS
+    start --device=cpu --hostfile="$tmp/three" --log_dir="$tmp/run$case_no" \
+        --set zero_optimization.offload_optimizer.device=nvme \
+        --set zero_optimization.offload_optimizer.nvme_path="$tmp/nvme" recipes/quickstart.yaml
+    within 10 "the disk of one host is full" '[13]' "rank 1 on zt2 failed first"
+    grep -qE "rank 1.*$tmp/nvme|\| .*$tmp/nvme" "$tmp/err" || fail "the disk of one host is full" "it is not named"
+    struck=$SECONDS
+    start --device=cpu --hostfile="$tmp/three" --log_dir="$tmp/run$case_no" --set checkpoint.dir="$tmp/ck" \
+        recipes/quickstart.yaml
+    within 10 "a folder of checkpoints that one host does not share" 3 'one that all hosts share'
+else
+    echo "skip hosts the disk of one host is full: no mounts here"
+fi
+
+train
+pids=$(called 2 sshd)
+# shellcheck disable=SC2086 # they are several
+kill -9 $pids
+within 5 "kill -9 of all of a host's sshd" '[1-9]*' 'the agent on zt2 was lost: '
 
 exit $failed

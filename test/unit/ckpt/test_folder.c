@@ -1,4 +1,4 @@
-/* The folder of checkpoints: names, order, lock, commit, and what is removed. */
+/* The folder of checkpoints: names, order, commit, and what is removed. */
 #include "harness.h"
 
 #include <sys/stat.h>
@@ -68,26 +68,6 @@ TEST(folder_steps_are_ordered_by_number)
     CHECK_OK(zt_ckpt_steps("build/no-such-folder", &steps, &n, &err), err);
     CHECK_INT(n, 0);
     free(steps);
-    remove_dir();
-}
-
-/* Whoever is refused has nothing to close: the number may be another file's by then. */
-TEST(folder_lock_is_for_one)
-{
-    int fd, other = 12345;
-    char path[128];
-    make_dir();
-    CHECK_OK(zt_ckpt_lock(dir, 0, &fd, &err), err);
-    CHECK_INT(zt_ckpt_lock(dir, 0.1, &other, &err), ZT_EINPUT);
-    CHECK(strstr(err.msg, "another run keeps its checkpoints there: process "));
-    CHECK_INT(other, -1);
-    other = 12345;
-    snprintf(path, sizeof path, "%s/lock", dir);
-    CHECK_INT(zt_ckpt_lock(path, 0, &other, &err), ZT_EIO);
-    CHECK_INT(other, -1);
-    close(fd);
-    CHECK_OK(zt_ckpt_lock(dir, 0, &fd, &err), err);
-    close(fd);
     remove_dir();
 }
 

@@ -9,8 +9,11 @@
     }
 #include "mismatches.h"
 
+#include <net/if.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 
 #include "base/clock.h"
 #include "coll/tcp_auth.h"
@@ -307,6 +310,87 @@ TEST(an_abort_reaches_other_nodes)
 {
     CHECK_RANKS(1, 2, body_abort_far);
     CHECK_RANKS(1, 4, body_abort_far);
+}
+
+/* ---- links and hosts ---- */
+
+/*
+ * A peer that stands still for longer than a cut link takes to be seen is no lost one: its kernel answers. The
+ * call goes on when it does.
+ */
+static void body_freeze(struct test_rank *r)
+{
+    enum { COUNT = 100000, FROZEN_MS = 6500, TIMES = 20 };
+    const pid_t self = getpid();
+    float *a = shared(r, COUNT * sizeof *a);
+    RANK_CHECK(r, a);
+    for (int i = 0; i < TIMES && !r->stream.rc; i++) {
+        if (r->rank == r->n - 1 && i == TIMES / 2) {
+            const pid_t waker = fork();
+            if (waker == 0) {
+                poll(NULL, 0, FROZEN_MS);
+                _exit(kill(self, SIGCONT) != 0);
+            }
+            raise(SIGSTOP);
+            RANK_CHECK(r, waitpid(waker, NULL, 0) == waker);
+        }
+        for (int k = 0; k < COUNT; k++)
+            a[k] = 1;
+        r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, COUNT, ZT_F32, ZT_SUM);
+        RANK_OK(r, rank_done(r));
+        for (int k = 0; k < COUNT; k++)
+            RANK_CHECK(r, a[k] == (float)r->n);
+    }
+}
+
+TEST(a_peer_that_is_frozen_is_waited_for)
+{
+    if (ZT_TSAN)
+        SKIP("ranks are processes");
+    test_rig = &test_rigs[0];
+    CHECK_RANKS_AS(AS_PROCESSES, 1, 3, body_freeze);
+}
+
+/* The loopback interface of a network of our own: when it is down, the link is cut. */
+static int set_loopback(bool up)
+{
+    struct ifreq interface = {.ifr_name = "lo"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = -1;
+    if (fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &interface) == 0) {
+        interface.ifr_flags =
+            (short)(up ? interface.ifr_flags | IFF_UP : interface.ifr_flags & ~IFF_UP);
+        rc = ioctl(fd, SIOCSIFFLAGS, &interface);
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static void body_cut(struct test_rank *r)
+{
+    enum { COUNT = 100000 };
+    float *a = shared(r, COUNT * sizeof *a);
+    RANK_CHECK(r, a);
+    double begun_s = zt_now_s();
+    for (int i = 0; !r->stream.rc; i++) {
+        if (r->rank == 0 && i == 20)
+            RANK_CHECK(r, set_loopback(false) == 0);
+        r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, i % 2 ? COUNT : 3,
+                                 ZT_F32, ZT_SUM);
+        RANK_CHECK(r, zt_now_s() - begun_s < 30);
+    }
+    RANK_CHECK(r, rank_done(r) == ZT_EPEER);
+}
+
+/* The last one: this process has no network after it. */
+TEST(a_link_that_is_cut_lets_nobody_hang)
+{
+    if (ZT_TSAN)
+        SKIP("ranks are processes");
+    if (unshare(CLONE_NEWNET) || set_loopback(true))
+        SKIP("no network of our own: %s", strerror(errno));
+    test_rig = &test_rigs[0];
+    CHECK_RANKS_AS(AS_PROCESSES, 1, 3, body_cut);
 }
 
 TEST_MAIN()

@@ -295,6 +295,40 @@ TEST(filters_with_ipv6_L05)
     zt_str_release(&buf);
 }
 
+TEST(what_is_left_without_some)
+{
+    static const struct {
+        const char *without[2];
+        int most;
+        const char *right;
+    } cases[] = {
+        {{NULL}, 0, "a: 0 1; b: 1 2; c: 0"},
+        {{"a"}, 0, "b: 1 2; c: 0"},
+        {{"b", "a"}, 0, "c: 0"},
+        {{"b", "nosuch"}, 2, "a: 0 1"},
+        {{NULL}, 3, "a: 0 1; b: 1"},
+        {{NULL}, 99, "a: 0 1; b: 1 2; c: 0"},
+    };
+    const struct zt_hosts_filter f = {.exclude = "b:0"};
+    struct zt_str buf = {0};
+    struct zt_hosts h = {0};
+    struct zt_err err = {0};
+    CHECK_OK(parse("a slots=2\nu@b slots=3\nc slots=1\n", &h, &err), err);
+    CHECK_OK(zt_hosts_choose(&h, &f, &err), err);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_hosts left = {0};
+        const int n = !!cases[i].without[0] + !!cases[i].without[1];
+        zt_hosts_without(&h, cases[i].without, n, cases[i].most, &left);
+        CHECK_STR(chosen(&left, &buf), cases[i].right);
+        for (int k = 0; k < left.n; k++)
+            CHECK(left.v[k].line > 0 && (left.v[k].user != NULL) == (left.v[k].name[0] == 'b'));
+        zt_hosts_release(&left);
+    }
+    zt_hosts_without(&h, (const char *const[]){"c", "b", "a"}, 3, 0, &(struct zt_hosts){0});
+    zt_hosts_release(&h);
+    zt_str_release(&buf);
+}
+
 TEST(numbers_of_nodes_and_gpus)
 {
     static const struct {

@@ -1,0 +1,233 @@
+#include "restart.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "hosts_in.h"
+
+enum {
+    LONGEST_WAIT_S = 30,
+    RETURN_S = 300, /* within which hosts must be back */
+};
+
+/* ---- signals ---- */
+
+static void ending_signals(sigset_t *set)
+{
+    struct sigaction hup;
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGUSR1);
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN) /* nohup */
+        sigaddset(set, SIGHUP);
+}
+
+void cmd_restart_begin(struct cmd_restart *r)
+{
+    uint64_t random[2] = {0, 0};
+    sigset_t set;
+    if (r->max == 0)
+        return;
+    ending_signals(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (getrandom(random, sizeof random, 0) == sizeof random) /* else each host trusts us */
+        snprintf(r->name, sizeof r->name, "zt-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+}
+
+int cmd_restart_wait(double wait_s)
+{
+    const int64_t end_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
+    sigset_t set;
+    ending_signals(&set);
+    for (int64_t left_ns; (left_ns = end_ns - zt_now_ns()) > 0;) {
+        const struct timespec t = {left_ns / 1000000000, left_ns % 1000000000};
+        const int sig = sigtimedwait(&set, NULL, &t);
+        if (sig > 0)
+            return sig;
+    }
+    return 0;
+}
+
+/* ---- whether ---- */
+
+/* What the same program would do again in the same place. */
+static bool fails_again(int code)
+{
+    return code >= ZT_EXIT_USAGE && code <= ZT_EXIT_NUMERIC;
+}
+
+/* 1, 2, 4, ... s. */
+static double backoff(int n)
+{
+    return n > 5 ? LONGEST_WAIT_S : ZT_MIN(1 << (n - 1), LONGEST_WAIT_S);
+}
+
+/* For tests, which do not wait for minutes. */
+static double return_s(void)
+{
+    double s;
+    const char *given = getenv("ZT_TEST_RETURN_S");
+    return given && zt_parse_f64(given, &s) ? s : RETURN_S;
+}
+
+/* A host was there and does not come back, yet. */
+static bool try_again(struct cmd_restart *r, int rc, double *wait_s, struct zt_str *say)
+{
+    const int64_t now_ns = zt_now_ns();
+    if (!r->started || rc == ZT_EINPUT)
+        return false;
+    if (r->n_tries++ == 0)
+        r->gives_up_ns = now_ns + (int64_t)(return_s() * 1e9);
+    const double left_s = (double)(r->gives_up_ns - now_ns) * 1e-9;
+    *wait_s = backoff(r->n_tries);
+    if (left_s < *wait_s) {
+        zt_str_printf(say, "it was waited for, for %.0f s", return_s() - left_s);
+        return false;
+    }
+    zt_str_printf(say, "trying again in %.0f s, and for another %.0f s at most", *wait_s, left_s);
+    return true;
+}
+
+bool cmd_restart_again(struct cmd_restart *r, int rc, const struct zt_launch_result *res,
+                       double *wait_s, struct zt_str *say)
+{
+    if (r->max == 0 || res->told || (rc == 0 && res->exit_code == 0))
+        return false;
+    if (rc == 0 && !r->any_code && res->term_signal == 0 && fails_again(res->exit_code))
+        return false;
+    if (rc)
+        return try_again(r, rc, wait_s, say);
+    r->started = r->started || res->started;
+    r->n_tries = 0;
+    if (r->used == r->max) {
+        zt_str_printf(say, "its %d restart%s used up", r->max, r->max == 1 ? " is" : "s are");
+        return false;
+    }
+    r->used++;
+    *wait_s = backoff(r->used);
+    zt_str_printf(say, "restart %d of %d in %.0f s", r->used, r->max, *wait_s);
+    return true;
+}
+
+/* ---- with what ---- */
+
+static void add(struct zt_arena *arena, struct zt_str_list *list, const char *text)
+{
+    const char **items = zt_arena_alloc(arena, (size_t)list->n + 1, sizeof *items);
+    if (list->n)
+        memcpy(items, list->items, (size_t)list->n * sizeof *items);
+    items[list->n++] = zt_arena_strdup(arena, text);
+    list->items = items;
+}
+
+/* Was it `name` the last time too? Then it begins anew. */
+static bool twice_in_a_row(struct cmd_restart *r, const char *name)
+{
+    const bool again = name[0] && strcmp(r->culprit, name) == 0;
+    snprintf(r->culprit, sizeof r->culprit, "%s", again ? "" : name);
+    return again;
+}
+
+static const char *host_of(const struct cmd_nodes *nodes, int node)
+{
+    int rank = 0;
+    for (int i = 0; i < node; i++)
+        rank += nodes->v[i].n_workers;
+    return nodes->host_of[rank];
+}
+
+/* `again`: the host whose ranks failed first is the one of the last time. */
+static bool is_left_out(const struct zt_launch_result *res, int node, bool again)
+{
+    return res->node_end[node] == ZT_NODE_RANK ? again : res->node_end[node] != ZT_NODE_NOTHING;
+}
+
+static bool leave_out_hosts(struct cmd_restart *r, const struct zt_launch_result *res,
+                            struct cmd_options *o, struct zt_str *say)
+{
+    static const char *const why[] = {[ZT_NODE_RANK] = "its ranks failed twice in a row",
+                                      [ZT_NODE_MEMORY] = "it ran out of memory",
+                                      [ZT_NODE_LOST] = "it was lost",
+                                      [ZT_NODE_NO_START] = "it does not come up again"};
+    const struct cmd_nodes *nodes = &o->nodes;
+    const char *failed = "";
+    int n_out = 0;
+    for (int i = 0; i < nodes->n; i++)
+        if (res->node_end[i] == ZT_NODE_RANK)
+            failed = host_of(nodes, i);
+    const bool again = twice_in_a_row(r, failed);
+    for (int i = 0; i < nodes->n; i++)
+        n_out += is_left_out(res, i, again);
+    if (n_out == nodes->n)
+        return false;
+    for (int i = 0; i < nodes->n; i++) {
+        if (!is_left_out(res, i, again))
+            continue;
+        add(&o->arena, &o->lost.hosts, host_of(nodes, i));
+        zt_str_printf(say, "%s%s is left out from now on: %s", say->len ? "\n" : "",
+                      host_of(nodes, i), why[res->node_end[i]]);
+    }
+    return n_out > 0;
+}
+
+static bool leave_out_rank(struct cmd_restart *r, const struct zt_launch_result *res,
+                           const struct cmd_devices *dev, struct cmd_options *o, struct zt_str *say)
+{
+    char name[32] = "";
+    const int per_gpu = ZT_MAX(dev->per_gpu, 1), rank = res->first_rank;
+    if (rank >= 0)
+        snprintf(name, sizeof name, "rank %d", rank);
+    if (!twice_in_a_row(r, name) || dev->n_workers <= per_gpu)
+        return false;
+    o->lost.most = dev->n_workers / per_gpu - 1;
+    if (dev->kind == ZT_DEV_CUDA)
+        add(&o->arena, &o->lost.gpus, dev->workers[rank]);
+    zt_str_printf(say, "%s%s is left out from now on: %s failed twice in a row",
+                  dev->kind == ZT_DEV_CUDA ? "GPU " : "one worker",
+                  dev->kind == ZT_DEV_CUDA ? dev->workers[rank] : "", name);
+    return true;
+}
+
+bool cmd_restart_leave_out(struct cmd_restart *r, const struct zt_launch_result *res, int64_t batch,
+                           const struct cmd_devices *dev, struct cmd_options *o, struct zt_str *say)
+{
+    const int64_t per_gpu = ZT_MAX(dev->per_gpu, 1);
+    const bool hosts = o->nodes.n > 0;
+    if (hosts ? !leave_out_hosts(r, res, o, say) : !leave_out_rank(r, res, dev, o, say))
+        return false;
+    const int left = hosts ? cmd_hosts_left(o) : o->lost.most;
+    o->lost.most = left;
+    while (batch % (o->lost.most * per_gpu)) /* ends: it was a multiple of per_gpu */
+        o->lost.most--;
+    if (o->lost.most < left)
+        zt_str_printf(say,
+                      "\n%d of the remaining %d workers take part: the batch of %" PRId64
+                      " is a multiple of that",
+                      (int)(o->lost.most * per_gpu), (int)(left * per_gpu), batch);
+    return true;
+}
+
+void cmd_restart_settings(struct cmd_restart *r, const char *resume,
+                          const struct zt_recipe_batch *batch, int ranks, struct cmd_options *o)
+{
+    if (!r->own_set.items)
+        r->own_set = o->set;
+    o->set = r->own_set;
+    if (resume)
+        add(&o->arena, &o->set, zt_arena_printf(&o->arena, "checkpoint.resume=%s", resume));
+    if (ranks == 0)
+        return;
+    const int64_t each = batch->train / ranks;
+    int64_t micro = ZT_MIN(batch->micro, each);
+    while (each % micro)
+        micro--;
+    const int64_t values[] = {batch->train, micro, each / micro};
+    static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                       "gradient_accumulation_steps"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(keys); i++)
+        add(&o->arena, &o->set, zt_arena_printf(&o->arena, "%s=%" PRId64, keys[i], values[i]));
+}

@@ -1,0 +1,65 @@
+/*
+ * restart.h: --max_restarts and --elastic: whether a job that has failed begins again, when, and with what.
+ *
+ * It does after a rank, an agent or a host has failed; not after what would fail the same way again (a wrong
+ * input, a plan that does not fit, a non-finite loss), nor when a person or a batch system ended it, nor
+ * before any attempt had all hosts up. Hosts that do not come up again are waited for; such tries are no restarts.
+ *
+ * With --elastic what fails is left out, until the end of the run:
+ *   - a host that is lost, does not come up again, or where the kernel ran out of memory; not all hosts at
+ *     once, which is more likely to be our own connection;
+ *   - a host whose ranks failed first twice in a row;
+ *   - on one machine, the GPU (or one of the CPU workers) of a rank that failed first twice in a row.
+ * The global batch stays: its micro-batches and accumulation steps are divided anew, and where that many ranks
+ * do not divide it, the last ones are left out too.
+ */
+#ifndef ZT_CMD_RESTART_H
+#define ZT_CMD_RESTART_H
+
+#include "cmd.h"
+#include "devices.h"
+
+/* Zero-initialised but for max is the state before the first attempt. */
+struct cmd_restart {
+    int max, used;
+    bool any_code;       /* the program is not ours: its exit codes mean nothing to us */
+    bool started;        /* an attempt had all hosts up */
+    int n_tries;         /* since then that did not */
+    int64_t gives_up_ns; /* when hosts have been waited for long enough */
+    char culprit[256];   /* the host or rank that failed the last time; "": none was to blame */
+    char name[40];       /* of the job, for its agents */
+    struct zt_str_list own_set; /* o->set as it was given */
+};
+
+/*
+ * Before the first attempt: the job gets its name; signals that tell us to end are blocked, so that one that
+ * comes between two attempts is seen by cmd_restart_wait() or by the next one.
+ */
+void cmd_restart_begin(struct cmd_restart *r);
+
+/*
+ * What zt_launch_run() returned, and gave: does the job begin again? Then *wait_s is after how long, and `say`
+ * tells a person.
+ */
+bool cmd_restart_again(struct cmd_restart *r, int rc, const struct zt_launch_result *res,
+                       double *wait_s, struct zt_str *say);
+
+/* Wait. 0, or the signal that came instead. */
+int cmd_restart_wait(double wait_s);
+
+/*
+ * --elastic: put what is left out into o->lost. `batch`: of the first attempt. Returns whether it is anything;
+ * `say` then has a line for each.
+ */
+bool cmd_restart_leave_out(struct cmd_restart *r, const struct zt_launch_result *res, int64_t batch,
+                           const struct cmd_devices *dev, struct cmd_options *o,
+                           struct zt_str *say);
+
+/*
+ * The settings of the next attempt: o->set, then where it goes on from (NULL: as the recipe says), and with
+ * ranks > 0 how `batch` is divided among them: into micro-batches no larger than before.
+ */
+void cmd_restart_settings(struct cmd_restart *r, const char *resume,
+                          const struct zt_recipe_batch *batch, int ranks, struct cmd_options *o);
+
+#endif

@@ -1,0 +1,340 @@
+#include "ckpt/lock.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/io.h"
+#include "base/str.h"
+
+#define NAME ".lock-"
+#define HELD "held by "
+#define LEFT "left by " /* as long as the other */
+
+enum {
+    BEAT_S = 3,
+    STALE_S = 30,
+    RETRY_MS = 50,
+    TEXT_BYTES = 512,
+    WHO_BYTES = 256,
+};
+
+struct zt_ckpt_lock {
+    char *dir, *path, *next; /* next: that of who takes it from us */
+    int fd;
+    pthread_t thread;
+    pthread_mutex_t mutex; /* of `ends` */
+    pthread_cond_t cond;
+    bool has_thread, ends;
+};
+
+static char *path_of(const char *dir, int64_t n)
+{
+    struct zt_str path = {0};
+    zt_str_printf(&path, "%s/" NAME "%lld", dir, (long long)n);
+    return path.buf;
+}
+
+/* ---- who ---- */
+
+/* What tells a process from all others, wherever they are. */
+struct holder {
+    char boot[40];
+    unsigned long long pid_ns, start;
+    long pid;
+};
+
+/* When it was started, in ticks since the boot; 0: it cannot be told, or there is no such living process. */
+static unsigned long long start_of(long pid)
+{
+    struct zt_str path = {0}, text = {0};
+    struct zt_err err;
+    unsigned long long start = 0;
+    zt_str_printf(&path, "/proc/%ld/stat", pid);
+    const char *p =
+        zt_read_file(path.buf, 4096, &text, &err) ? NULL : strrchr(zt_str_get(&text), ')');
+    if (p && strncmp(p, ") Z", 3) == 0)
+        p = NULL;
+    for (int field = 2; p && field < 22;
+         field++) /* proc(5); names may hold blanks, so from the ')' */
+        p = strchr(p + 1, ' ');
+    if (p)
+        start = strtoull(p, NULL, 10);
+    zt_str_release(&path);
+    zt_str_release(&text);
+    return start;
+}
+
+/* Other users' processes may be hidden in /proc, but not from kill(2). */
+static bool lives(const struct holder *h)
+{
+    const unsigned long long start = start_of(h->pid);
+    if (start)
+        return h->start == 0 || start == h->start;
+    return kill((pid_t)h->pid, 0) && errno == EPERM;
+}
+
+static void this_process(struct holder *h)
+{
+    struct zt_str boot = {0};
+    struct zt_err err;
+    struct stat st;
+    *h = (struct holder){.boot = "unknown", .pid = (long)getpid()};
+    if (zt_read_file("/proc/sys/kernel/random/boot_id", 100, &boot, &err) == 0)
+        snprintf(h->boot, sizeof h->boot, "%.*s", (int)strcspn(zt_str_get(&boot), "\n"),
+                 zt_str_get(&boot));
+    if (stat("/proc/self/ns/pid", &st) == 0)
+        h->pid_ns = st.st_ino;
+    h->start = start_of(h->pid);
+    zt_str_release(&boot);
+}
+
+static int sign(const struct zt_ckpt_lock *l, struct zt_err *err)
+{
+    struct holder us;
+    char host[256] = "", when[32], text[TEXT_BYTES];
+    time_t now = time(NULL);
+    struct tm tm;
+    this_process(&us);
+    gethostname(host, sizeof host - 1);
+    gmtime_r(&now, &tm);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &tm);
+    int n = snprintf(text, sizeof text, HELD "process %ld on %.*s since %s\n%s %llu %llu\n", us.pid,
+                     100, host, when, us.boot, us.pid_ns, us.start);
+    return pwrite(l->fd, text, (size_t)n, 0) == n ? 0 : zt_err_errno(err, ZT_EIO, "%s", l->path);
+}
+
+/* ---- looking ---- */
+
+enum state { IS_FREE, IS_HELD, IS_GONE, TIME_WILL_TELL };
+
+/* A lock that somebody else has, as it was seen before. */
+struct watch {
+    int64_t stale_ns;
+    int64_t n, since_ns; /* when it was first seen as it is */
+    struct timespec touched;
+    bool moves;          /* it was touched since it was first seen */
+    char who[WHO_BYTES]; /* "process 71 on zt1 since ..." */
+};
+
+/* A process of this host lives or not; of others that cannot be seen. */
+static enum state state_of(const char *text)
+{
+    struct holder h, us;
+    const char *second = strchr(text, '\n');
+    if (strncmp(text, LEFT, sizeof LEFT - 1) == 0)
+        return IS_FREE;
+    if (!second || sscanf(text, HELD "process %ld", &h.pid) != 1 ||
+        sscanf(second, "%39s %llu %llu", h.boot, &h.pid_ns, &h.start) != 3)
+        return TIME_WILL_TELL;
+    this_process(&us);
+    if (strcmp(h.boot, us.boot) || h.pid_ns != us.pid_ns || us.pid_ns == 0)
+        return TIME_WILL_TELL;
+    return lives(&h) ? IS_HELD : IS_FREE;
+}
+
+static void observe(struct watch *w, int64_t n, const struct stat *st, const char *text)
+{
+    const bool same = w->n == n && w->since_ns != 0;
+    const bool touched =
+        w->touched.tv_sec != st->st_mtim.tv_sec || w->touched.tv_nsec != st->st_mtim.tv_nsec;
+    const char *who = strstr(text, "process");
+    w->moves = same && (w->moves || touched);
+    if (!same || touched)
+        w->since_ns = zt_now_ns();
+    w->n = n;
+    w->touched = st->st_mtim;
+    snprintf(w->who, sizeof w->who, "%.*s", who ? (int)strcspn(who, "\n") : 0, who ? who : "");
+}
+
+/* The lock number n, opened anew: a network file system asks its server then. */
+static int look(const char *dir, int64_t n, struct watch *w, enum state *state, struct zt_err *err)
+{
+    char text[TEXT_BYTES], *path = path_of(dir, n);
+    struct stat st;
+    int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
+    if (got < 0 || fstat(fd, &st)) {
+        *state = IS_GONE; /* somebody has made the next one, and removes those before */
+        rc = errno == ENOENT || errno == ESTALE ? 0 : zt_err_errno(err, ZT_EIO, "%s", path);
+    } else {
+        text[got] = '\0';
+        *state = state_of(text);
+        observe(w, n, &st, text);
+    }
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    if (!rc && *state == TIME_WILL_TELL && zt_now_ns() - w->since_ns > w->stale_ns)
+        *state = IS_FREE;
+    return rc;
+}
+
+/* The newest number, 0: there is none; those below it are removed with `clean`. */
+static int newest(const char *dir, bool clean, int64_t *out, struct zt_err *err)
+{
+    DIR *d = opendir(dir);
+    *out = 0;
+    if (!d)
+        return zt_err_errno(err, ZT_EIO, "%s", dir);
+    for (const struct dirent *e; (e = readdir(d));) {
+        int64_t n;
+        if (strncmp(e->d_name, NAME, sizeof NAME - 1) == 0 &&
+            zt_parse_i64(e->d_name + sizeof NAME - 1, &n))
+            *out = ZT_MAX(*out, n);
+    }
+    rewinddir(d);
+    for (const struct dirent *e; clean && (e = readdir(d));) {
+        int64_t n;
+        if (strncmp(e->d_name, NAME, sizeof NAME - 1) == 0 &&
+            zt_parse_i64(e->d_name + sizeof NAME - 1, &n) && n < *out)
+            (void)unlinkat(dirfd(d), e->d_name, 0); /* it counts no more, there or not */
+    }
+    closedir(d);
+    return 0;
+}
+
+/* ---- holding ---- */
+
+static void *beat(void *arg)
+{
+    struct zt_ckpt_lock *l = arg;
+    struct timespec next;
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    pthread_mutex_lock(&l->mutex);
+    while (!l->ends) {
+        next.tv_sec += BEAT_S;
+        while (!l->ends && pthread_cond_timedwait(&l->cond, &l->mutex, &next) != ETIMEDOUT)
+            ;
+        /* Should it fail, time runs out and zt_ckpt_lock_check() tells. */
+        if (!l->ends && futimens(l->fd, NULL) == 0)
+            clock_gettime(CLOCK_MONOTONIC, &next);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return NULL;
+}
+
+/* Signals are for threads that wait for them. */
+static int start_beat(struct zt_ckpt_lock *l, struct zt_err *err)
+{
+    pthread_condattr_t attr;
+    sigset_t all, old;
+    pthread_mutex_init(&l->mutex, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    errno = pthread_create(&l->thread, NULL, beat, l);
+    l->has_thread = errno == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return l->has_thread ? 0 : zt_err_errno(err, ZT_ESYS, "%s: a thread", l->path);
+}
+
+/* 1: it is ours. 0: somebody was quicker. */
+static int take(const char *dir, int64_t n, struct zt_ckpt_lock **out, struct zt_err *err)
+{
+    int64_t last = n;
+    struct zt_ckpt_lock *l = zt_xcalloc(1, sizeof *l);
+    l->dir = zt_xstrdup(dir);
+    l->path = path_of(dir, n);
+    l->next = path_of(dir, n + 1);
+    l->fd = open(l->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int rc = l->fd >= 0 ? 0 : errno == EEXIST ? 1 : zt_err_errno(err, ZT_EIO, "%s", l->path);
+    if (!rc)
+        rc = sign(l, err);
+    if (!rc)
+        rc = newest(dir, true, &last, err);
+    if (!rc && last == n)
+        rc = start_beat(l, err);
+    if (!rc && last == n) {
+        *out = l;
+        return 1;
+    }
+    if (l->fd >= 0) /* not ours after all, or a failure */
+        unlink(l->path);
+    zt_ckpt_unlock(l);
+    return rc < 0 ? rc : 0;
+}
+
+static int say_locked(const char *dir, const struct watch *w, struct zt_err *err)
+{
+    return zt_err_set(err, ZT_EINPUT,
+                      "%s: another run keeps its checkpoints there%s%s; wait for its end, or give "
+                      "another checkpoint.dir",
+                      dir, w->who[0] ? ": " : "", w->who);
+}
+
+int zt_ckpt_lock(const char *dir, double wait_s, double stale_s, struct zt_ckpt_lock **out,
+                 struct zt_err *err)
+{
+    const int64_t give_up_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
+    struct watch w = {.stale_ns = (int64_t)((stale_s > 0 ? stale_s : STALE_S) * 1e9)};
+    *out = NULL;
+    int rc = zt_make_dirs(dir, err);
+    while (!rc) {
+        enum state state = IS_FREE;
+        int64_t n;
+        rc = newest(dir, false, &n, err);
+        if (!rc && n > 0)
+            rc = look(dir, n, &w, &state, err);
+        if (!rc && state == IS_FREE)
+            rc = take(dir, n + 1, out, err);
+        if (rc)
+            break;
+        const bool held = state == IS_HELD || (state == TIME_WILL_TELL && w.moves);
+        if (held && zt_now_ns() >= give_up_ns)
+            rc = say_locked(dir, &w, err);
+        else
+            poll(NULL, 0, RETRY_MS);
+    }
+    return rc > 0 ? 0 : rc;
+}
+
+int zt_ckpt_lock_check(const struct zt_ckpt_lock *l, struct zt_err *err)
+{
+    const int fd = open(l->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT && errno != ESTALE)
+        return zt_err_errno(err, ZT_EIO, "%s", l->path);
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 && access(l->next, F_OK))
+        return 0;
+    return zt_err_set(err, ZT_ESYS,
+                      "%s: this run did not move for %d s and another one has taken over its "
+                      "checkpoints; this one ends",
+                      l->dir, STALE_S);
+}
+
+void zt_ckpt_unlock(struct zt_ckpt_lock *l)
+{
+    if (!l)
+        return;
+    if (l->has_thread) {
+        pthread_mutex_lock(&l->mutex);
+        l->ends = true;
+        pthread_cond_signal(&l->cond);
+        pthread_mutex_unlock(&l->mutex);
+        pthread_join(l->thread, NULL);
+        pthread_cond_destroy(&l->cond);
+        pthread_mutex_destroy(&l->mutex);
+    }
+    /* Should it not be written, the process's end tells as much on this host, and time on others. */
+    if (l->has_thread && pwrite(l->fd, LEFT, sizeof LEFT - 1, 0) < 0)
+        (void)fsync(l->fd);
+    if (l->fd >= 0)
+        close(l->fd);
+    free(l->dir);
+    free(l->path);
+    free(l->next);
+    free(l);
+}

@@ -1,0 +1,37 @@
+/*
+ * lock.h: which run may change a folder of checkpoints: one, of all hosts that share the folder.
+ *
+ * The kernel's file locks are not relied on: over network file systems flock(2) and fcntl(2) hold among all
+ * hosts, on each host alone or not at all, as the folder is mounted. The lock is a file DIR/.lock-N, made with
+ * O_EXCL, which network file systems carry out in one piece as well. Only the newest counts. Who holds it
+ * touches it every 3 s; who is done writes into it that it is free, and leaves it there, so that N only grows.
+ * Who wants it makes .lock-(N+1), of which one alone succeeds, as soon as .lock-N
+ *
+ *     - is free, or
+ *     - names a process of this host (the same boot and process namespace) that does not live any more, or
+ *     - was not touched for 30 s, by the clock of who wants it: no two hosts' clocks are compared;
+ *
+ * and then removes the older ones. So a holder that was asleep meanwhile (a host that was frozen or cut off)
+ * finds that out: zt_ckpt_lock_check(), before each change.
+ */
+#ifndef ZT_CKPT_LOCK_H
+#define ZT_CKPT_LOCK_H
+
+#include "base/err.h"
+
+struct zt_ckpt_lock;
+
+/*
+ * Take the lock of the folder DIR, which is made. Blocks for up to wait_s while another run holds it (its
+ * processes may outlive it by moments), then ZT_EINPUT says who; for 30 s (stale_s, when not 0) where only
+ * time can tell whether its holder lives. *out is NULL on failure. A thread keeps it up until it is given back.
+ */
+int zt_ckpt_lock(const char *dir, double wait_s, double stale_s, struct zt_ckpt_lock **out,
+                 struct zt_err *err) ZT_MUST_CHECK;
+
+/* 0: still ours. ZT_ESYS: another run has taken it, since we did not move for too long. */
+int zt_ckpt_lock_check(const struct zt_ckpt_lock *l, struct zt_err *err) ZT_MUST_CHECK;
+
+void zt_ckpt_unlock(struct zt_ckpt_lock *l); /* accepts NULL */
+
+#endif

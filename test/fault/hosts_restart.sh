@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# hosts_restart.sh ZEROTRAIN: --max_restarts and --elastic over hosts made of network namespaces (lab.bash). Ranks and
+# hosts are lost and come back; training goes on from the newest checkpoint, on all hosts or on those that remain.
+# shellcheck disable=SC2034,SC2154 # common.bash uses and sets them
+suite=hosts_restart
+. "$(dirname "$0")/common.bash"
+N=3
+. test/fault/lab.bash
+printf 'zt%d slots=1\n' 1 2 3 >"$tmp/three"
+
+cat >"$tmp/tiny.yaml" <<END
+model: {model_type: gpt2, n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
+data: {train: $PWD/LICENSE, seq_len: 32}
+train_batch_size: 12
+train_micro_batch_size_per_gpu: 2
+zero_optimization: {stage: 2}
+train: {steps: 1000000}
+parallel: {threads: 1}
+END
+
+# A training without end, each step of which is saved.
+train() { # OPTION...
+    run=$tmp/run$((case_no + 1)) ck=$tmp/ck$((case_no + 1))
+    start --device=cpu --hostfile="$tmp/three" --log_dir="$run" --set checkpoint.dir="$ck" \
+        --set checkpoint.every_steps=1 --set checkpoint.keep=0 "$@" "$tmp/tiny.yaml"
+    until_true has_step 3 || fail "start" "step 3 was not saved: $(tail -n 3 "$tmp/err")"
+}
+has_step() { [ -e "$(printf '%s/step-%06d' "$ck" "$1")" ] || ended; }
+says() { grep -qE -- "$1" "$tmp/err" || ended; }
+went_on() { lines 'going on from' "$1" || ended; }
+rank_is_there() { [ -n "$(rank_on "$1" "$2")" ] || ended; }
+kill_rank() { # HOST RANK
+    until_true rank_is_there "$1" "$2"
+    hit 9 "$(rank_on "$1" "$2")"
+}
+steps_so_far() { wc -l <"$run/metrics.jsonl"; }
+more_steps() { [ "$(steps_so_far)" -gt "$1" ] || ended; }
+# More steps are made now, and then the run is told to end: with NAME and what stderr must have said.
+goes_on_and_ends() { # NAME PATTERN
+    local n
+    n=$(steps_so_far)
+    until_true more_steps $((n + 2))
+    hit INT "$pid"
+    struck=$SECONDS
+    within 5 "$1" 130 "$2"
+    grep -o '"step": *[0-9]*' "$run/metrics.jsonl" | grep -o '[0-9]*' | awk '$1 != NR { exit 1 }' ||
+        fail "$1" "metrics.jsonl does not count every step once"
+}
+said() { # NAME PATTERN
+    grep -qE -- "$2" "$tmp/err" "$tmp/out" || fail "$1" "nobody said \"$2\""
+}
+nothing_on() { [ -z "$(on_host "$1")" ]; }
+# Of each step.
+losses() { grep -o '"loss": *[0-9.]*' "$1/metrics.jsonl" | grep -o '[0-9.]*$'; }
+# In all steps that both have, those after the failure too, the losses are the same but for rounding.
+same_losses() {
+    paste <(losses "$run") <(losses "$whole_run") | awk 'NF == 2 && ($1 - $2 > 1e-3 || $2 - $1 > 1e-3) { exit 1 }'
+}
+
+train
+until_true has_step 200
+hit INT "$pid"
+verdict "without trouble" 130
+whole=$ck whole_run=$run
+
+# ---- all hosts come back ----
+
+train --max_restarts=1
+kill_rank 2 1
+until_true went_on 1
+until_true has_step 12
+goes_on_and_ends "a rank is killed" 'restart 1 of 1 in 1 s'
+said "a rank is killed" 'rank 1 on zt2 failed first: signal 9'
+for f in "$whole"/step-000012/*.safetensors; do
+    cmp -s "$f" "$ck/step-000012/${f##*/}" || fail "a rank is killed" "${f##*/} of step 12 has other bits"
+done
+
+train --max_restarts=1
+kill_rank 3 2
+until_true went_on 1
+kill_rank 1 0
+struck=$SECONDS
+within 5 "restarts are used up" 137 'its 1 restart is used up'
+said "restarts are used up" 'rank 0 on zt1 failed first: signal 9'
+
+train --max_restarts=1
+hit 9 "$(agent_on 2)"
+until_true went_on 1
+goes_on_and_ends "an agent is killed" 'the agent on zt2 was lost'
+
+# Rank 0's: its host still has ranks, and the lock, when the link is cut.
+train --max_restarts=1
+ip link set vzt1 down
+until_true says 'trying again in'
+ip link set vzt1 up
+until_true went_on 1
+goes_on_and_ends "a host returns" 'restart 1 of 1 in 1 s'
+said "a host returns" '3 CPU workers'
+
+export ZT_TEST_RETURN_S=4
+train --max_restarts=1
+ip link set vzt2 down
+until_true ended
+struck=$SECONDS
+within 15 "a host does not return" '[1-9]*' 'it was waited for'
+ip link set vzt2 up
+until_true nothing_on_hosts
+unset ZT_TEST_RETURN_S
+
+# ---- those that remain ----
+
+left_out() { # NAME HOST WHY: it goes on with two hosts, in the same batches
+    until_true went_on 1
+    goes_on_and_ends "$1" "$2 is left out from now on: $3"
+    said "$1" 'batch 12 = micro-batch 2 x accumulation 3 x 2 ranks'
+    said "$1" 'on 2 hosts'
+    same_losses || fail "$1" "other losses: $(losses "$run" | tr '\n' ' ')"
+}
+
+train --max_restarts=1 --elastic
+ip link set vzt2 down
+left_out "a host is cut off" zt2 'it was lost'
+ip link set vzt2 up
+
+# The one of rank 0, which has the lock of the folder.
+train --max_restarts=1 --elastic
+ip link set vzt1 down
+left_out "the host of rank 0 is cut off" zt1 'it was lost'
+ip link set vzt1 up
+
+train --max_restarts=2 --elastic
+mapfile -t frozen < <(ip netns pids zt3)
+kill -STOP "${frozen[@]}"
+until_true went_on 1
+kill -CONT "${frozen[@]}"
+struck=$SECONDS
+until_true nothing_on 3
+[ $((SECONDS - struck)) -le 15 ] || fail "a host freezes and thaws" "it had processes left for $((SECONDS - struck)) s"
+left_out "a host freezes and thaws" zt3 'it was lost'
+
+train --max_restarts=2 --elastic
+kill_rank 2 1
+until_true went_on 1
+kill_rank 2 1
+until_true went_on 2
+left_out "the ranks of a host fail twice in a row" zt2 'its ranks failed twice in a row'
+
+# Two, one after the other, at last with one host alone.
+train --max_restarts=2 --elastic
+hit 9 "$(agent_on 1)"
+until_true went_on 1
+hit 9 "$(agent_on 2)"
+until_true went_on 2
+goes_on_and_ends "two hosts are lost" 'zt2 is left out from now on: it was lost'
+said "two hosts are lost" 'zt1 is left out from now on: it was lost'
+said "two hosts are lost" 'batch 12 = micro-batch 2 x accumulation 6 x 1 rank,'
+
+exit $failed

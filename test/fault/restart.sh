@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# restart.sh ZEROTRAIN: --max_restarts and --elastic on one machine. What is killed begins again from the newest
+# checkpoint, to the bits of a run without trouble, in one record; what would fail again does not.
+# shellcheck disable=SC2034,SC2154 # common.bash uses and sets them
+suite=restart
+. "$(dirname "$0")/common.bash"
+
+cat >"$tmp/tiny.yaml" <<END
+model: {model_type: gpt2, n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
+data: {train: $PWD/LICENSE, seq_len: 32}
+train_batch_size: 12
+train_micro_batch_size_per_gpu: 2
+zero_optimization: {stage: 2}
+train: {steps: 1000000}
+parallel: {threads: 1}
+END
+
+# A training of 3 ranks without end, each step of which is saved, under way.
+train() { # OPTION...
+    run=$tmp/run$((case_no + 1)) ck=$tmp/ck$((case_no + 1))
+    start --device=cpu --num_gpus=3 --log_dir="$run" --set checkpoint.dir="$ck" --set checkpoint.every_steps=1 \
+        --set checkpoint.keep=0 "$@" "$tmp/tiny.yaml"
+}
+has_step() { [ -e "$ck/step-00000$1" ] || ended; }
+until_step() { until_true has_step "$1" || fail "start" "step $1 was not saved: $(tail -n 3 "$tmp/err")"; }
+says() { grep -qE -- "$1" "$tmp/err" || ended; }
+prints() { grep -qE -- "$1" "$tmp/out" || ended; }
+until_says() { until_true says "$1"; }
+rank() { pgrep -P "$(agent)" -x "zerotrain-r$1"; }
+rank_is_there() { [ -n "$(rank "$1")" ] || ended; }
+kill_rank() {
+    until_true rank_is_there "$1"
+    hit 9 "$(rank "$1")"
+}
+steps_so_far() { wc -l <"$run/metrics.jsonl"; }
+more_steps() { [ "$(steps_so_far)" -gt "$1" ] || ended; }
+# Steps in the record are 1, 2, 3, ..., each once.
+one_record() { # NAME
+    grep -o '"step": *[0-9]*' "$run/metrics.jsonl" | grep -o '[0-9]*' | awk '$1 != NR { exit 1 }' ||
+        fail "$1" "metrics.jsonl does not count every step once"
+}
+
+# ---- to the same bits ----
+
+train
+until_step 7
+hit INT "$pid"
+verdict "without trouble" 130
+whole=$ck
+
+same_bits() { # NAME: step 7 here is that of the run without trouble
+    local f
+    for f in "$whole"/step-000007/*.safetensors; do
+        cmp -s "$f" "$ck/step-000007/${f##*/}" || fail "$1" "${f##*/} of step 7 has other bits"
+    done
+}
+
+train --max_restarts=2
+until_step 3
+kill_rank 1
+until_true prints "going on from $ck/step-"
+until_step 7
+hit INT "$pid"
+verdict "a rank is killed" 130 'restart 1 of 2 in 1 s'
+grep -q "rank 1 on $(uname -n) failed first: signal 9" "$tmp/err" || fail "a rank is killed" "no cause was named"
+grep -qE "going on from $ck/step-0" "$tmp/err" || fail "a rank is killed" "no checkpoint was named"
+grep -q '; 1 restart$' "$tmp/out" || fail "a rank is killed" "the summary does not count the restart"
+grep -q '"restarts": 1' "$run/summary.json" || fail "a rank is killed" "summary.json does not count it"
+same_bits "a rank is killed"
+one_record "a rank is killed"
+
+train --max_restarts=1
+until_step 3
+hit 9 "$(agent)"
+until_true prints "going on from $ck/step-"
+until_step 7
+hit INT "$pid"
+verdict "the agent is killed" 130 'the agent on .* was lost: signal 9'
+same_bits "the agent is killed"
+
+# ---- when there is no checkpoint yet ----
+
+train --max_restarts=1 --set checkpoint.every_steps=1000000 --set checkpoint.resume=never
+until_true test -s "$run/metrics.jsonl"
+kill_rank 0
+until_says 'beginning with the first step again'
+n=$(steps_so_far)
+until_true more_steps "$n"
+hit INT "$pid"
+verdict "a failure before the first checkpoint" 130 'no checkpoint was saved yet: beginning with the first step again'
+one_record "a failure before the first checkpoint"
+
+# ---- used up, and not begun again ----
+
+train --max_restarts=1
+until_step 1
+kill_rank 1
+until_true prints 'going on from'
+kill_rank 2
+verdict "restarts are used up" 137 'its 1 restart is used up'
+grep -q "rank 2 on .* failed first" "$tmp/err" || fail "restarts are used up" "the last cause was not named"
+
+train --max_restarts=3
+until_step 1
+hit TERM "$pid"
+verdict "SIGTERM does not begin again" 7
+
+train --max_restarts=3
+until_step 1
+kill_rank 1
+until_says 'restart 1 of 3'
+hit INT "$pid"
+verdict "an interrupt between two attempts" 130
+[ "$(grep -c 'restart [0-9] of' "$tmp/err")" = 1 ] || fail "an interrupt between two attempts" "it began again"
+
+train --max_restarts=3
+until_step 1
+kill_rank 1
+until_true prints 'going on from'
+hit 9 "$pid"
+verdict "kill -9 of the front end after a restart" 137
+
+# ---- with less ----
+
+shrunk() { # NAME BATCH MICRO LINE: rank 0 fails twice in a row, and LINE tells of the batch after that
+    train --max_restarts=2 --elastic --set train_batch_size="$2" --set train_micro_batch_size_per_gpu="$3"
+    until_step 1
+    kill_rank 0
+    until_true prints 'going on from'
+    kill_rank 0
+    until_true prints "$4"
+    local n
+    n=$(steps_so_far)
+    until_true more_steps $((n + 3))
+    hit INT "$pid"
+    verdict "$1" 130 'one worker is left out from now on: rank 0 failed twice in a row'
+    prints "$4" || fail "$1" "no line \"$4\": $(grep batch "$tmp/out" | tail -n 1)"
+    grep -q "; 2 restarts$" "$tmp/out" || fail "$1" "the summary does not count the restarts"
+    one_record "$1"
+}
+shrunk "a worker is left out" 12 2 'batch 12 = micro-batch 2 x accumulation 3 x 2 ranks'
+shrunk "more are left out than failed" 9 3 'batch 9 = micro-batch 3 x accumulation 3 x 1 rank,'
+grep -q '1 of the remaining 2 workers take part: the batch of 9' "$tmp/err" ||
+    fail "more are left out than failed" "it is not said why"
+
+train --max_restarts=2 --elastic
+until_step 1
+kill_rank 0
+until_true prints 'going on from'
+kill_rank 1
+until_true lines 'going on from' 2
+hit INT "$pid"
+verdict "failures of different ranks leave out none" 130 'restart 2 of 2 in 2 s'
+! grep -q 'left out' "$tmp/err" || fail "failures of different ranks leave out none" "$(grep 'left out' "$tmp/err")"
+
+# ---- any program ----
+
+start launch --num_gpus 2 --max_restarts 3 -- sh -c 'echo "try $TORCHELASTIC_RESTART_COUNT"
+    [ "$RANK" = 0 ] || [ "$TORCHELASTIC_RESTART_COUNT" = 2 ] || exit 3; [ "$TORCHELASTIC_RESTART_COUNT" = 2 ]'
+verdict "launch begins again until it ends well" 0 'restart 2 of 3 in 2 s'
+lines 'rank 1. try 2' 1 || fail "launch begins again until it ends well" "the third attempt did not run"
+
+start launch --num_gpus 2 --max_restarts 1 -- sh -c '[ "$RANK" = 0 ] && exit 5; exec sleep 600'
+verdict "launch uses up its restarts" 5 'its 1 restart is used up'
+
+exit $failed
