@@ -61,19 +61,18 @@ static int find_program(struct cmd_options *o, struct zt_err *err)
                : 0;
 }
 
-/* The name or address that ssh connects to, which may be another than the hostfile's; NULL after a message. */
-static const char *address_of(struct cmd_options *o, const struct zt_host *host)
+/* What ssh's configuration says of a host: the name or address to connect to, among others. NULL after a message. */
+static const struct zt_ssh_config *config_of(struct cmd_options *o, const struct zt_host *host)
 {
-    struct zt_ssh_config config = {0};
+    struct zt_ssh_config *config = zt_arena_alloc(&o->arena, 1, sizeof *config);
     struct zt_err err = {0};
-    const char *address = NULL;
-    if (zt_ssh_config_read(host->name, host->user, o->ssh_port, &config, &err))
-        cmd_error("%s:%d: %s: %s%s", o->hostfile, host->line, host->name, err.msg,
-                  err.code == ZT_ESYS ? "; other hosts are reached by the OpenSSH client" : "");
-    else
-        address = zt_arena_strdup(&o->arena, config.hostname);
-    zt_ssh_config_release(&config);
-    return address;
+    if (!zt_ssh_config_read(host->name, host->user, o->ssh_port, &o->arena, config, &err))
+        return config;
+    cmd_error("%s:%d: %s: %s%s", o->hostfile, host->line, host->name, err.msg,
+              err.code == ZT_ESYS ? "; the OpenSSH client is asked for what is configured of other "
+                                    "hosts"
+                                  : "");
+    return NULL;
 }
 
 /* The others would take such a name for themselves. */
@@ -113,10 +112,13 @@ static int add_node(struct cmd_options *o, const struct zt_host *host, const cha
                                                          : NULL,
                                       .port = o->ssh_port,
                                       .program = o->remote_path};
-        node->ssh = ssh;
-        node->address = address_of(o, host);
-        if (!node->address)
+        const struct zt_ssh_config *config = config_of(o, host);
+        if (!config)
             return ZT_EXIT_FAILURE;
+        if (!o->launcher || strcmp(o->launcher, "openssh"))
+            ssh->config = config;
+        node->ssh = ssh;
+        node->address = config->hostname;
     }
     for (int i = 0; i < n; i++) {
         slots[nodes->n_ranks] = host->devices[i / per_slot];

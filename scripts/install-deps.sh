@@ -5,15 +5,16 @@ set -eu
 
 # A|B: A, or B where the release has no A (or B is there already). LLVM 14 because formatting and
 # analysis differ between its versions.
-packages=(gcc make libc6-dev libdnnl-dev libyaml-dev libjansson-dev libxxhash-dev libssl-dev liburing-dev)
+packages=(gcc make libc6-dev libdnnl-dev libyaml-dev libjansson-dev libxxhash-dev libssl-dev libssh2-1-dev
+    liburing-dev)
 if [ "${1:-}" = --test ]; then
     packages+=("clang-14|clang" "clang-format-14|clang-format" "clang-tidy-14|clang-tidy"
-        git mandoc procps python3 python3-venv shellcheck)
+        git iproute2 mandoc openssh-client openssh-server procps python3 python3-venv shellcheck)
 fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     echo "install-deps.sh knows Debian and Ubuntu only. Install with your package manager: a C11" \
-        "compiler, make, oneDNN (2.5 or newer), libyaml, jansson, xxHash, OpenSSL 3, liburing if you like;" \
+        "compiler, make, oneDNN (2.5 or newer), libyaml, jansson, xxHash, OpenSSL 3, libssh2, liburing if you like;" \
         "then run make." >&2
     exit 1
 fi

@@ -178,6 +178,17 @@ static void reap_agents(struct front *f)
     }
 }
 
+static void read_carrier(struct front *f)
+{
+    struct zt_ssh2_outcome outcome;
+    zt_ssh2_clear(f->ssh2);
+    for (int i = 0; i < f->n_nodes; i++) {
+        struct front_node *n = &f->nodes[i];
+        if (n->carried && zt_ssh2_take(f->ssh2, n->carried_at, &outcome))
+            zt_node_carried(n, &outcome);
+    }
+}
+
 static void read_signals(struct front *f)
 {
     struct signalfd_siginfo si;
@@ -208,13 +219,22 @@ static void read_signals(struct front *f)
 
 /* ---- the loop ---- */
 
+/* How the way to a node's agent ended. */
+static void explain_way(const struct front_node *n, struct zt_str *s)
+{
+    struct zt_ssh_end end = n->way_end;
+    if (n->by_client)
+        zt_openssh_end(n->agent_status, zt_str_get(&n->said), n->greeted, &end);
+    zt_ssh_explain(n->ssh, &end, zt_str_get(&n->said), n->greeted, s);
+}
+
 /* How a node's agent, which has ended, did so. */
 static void explain_end(const struct front_node *n, struct zt_str *s)
 {
     if (n->lost.code)
         zt_str_puts(s, n->lost.msg);
     else if (n->ssh)
-        zt_openssh_explain(n->ssh, n->agent_status, zt_str_get(&n->said), n->greeted, s);
+        explain_way(n, s);
     else if (WIFSIGNALED(n->agent_status))
         zt_str_printf(s, "signal %d (%s)", WTERMSIG(n->agent_status),
                       strsignal(WTERMSIG(n->agent_status)));
@@ -251,13 +271,14 @@ static void watch_node(struct front_node *n, int64_t now_ns, bool blocked)
 {
     const struct zt_launch_opts *o = n->f->opts;
     zt_link_tick(&n->link, now_ns);
-    if (blocked) /* we are not listening */
+    const bool asks = n->carried && !n->greeted && zt_ssh2_asks(n->f->ssh2);
+    if (blocked || asks) /* we are not listening; it cannot speak */
         n->link.silent_ns = 0;
     double silent_s = (double)n->link.silent_ns * 1e-9;
     double limit_s = o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3;
     if (n->ssh && !n->greeted)
         limit_s = ZT_MAX(limit_s, START_MS * 1e-3);
-    if (n->agent && silent_s > limit_s) {
+    if (zt_node_has_agent(n) && silent_s > limit_s) {
         struct zt_err err;
         zt_err_set(&err, ZT_EPEER, "it has been silent for %.0f s", silent_s);
         zt_node_lose(n, &err);
@@ -290,13 +311,14 @@ static void watch_time(struct front *f, bool blocked)
         sink->tick(sink->ctx);
 }
 
-enum { FDS_OF_NODE = 3, FDS_OF_US = 2 };
+enum { FDS_OF_NODE = 3, FDS_OF_US = 3 };
 
 static void poll_once(struct front *f, struct pollfd *p, int blocked_fd)
 {
     bool blocked = blocked_fd >= 0;
     p[0] = (struct pollfd){.fd = f->sig_fd, .events = POLLIN};
     p[1] = (struct pollfd){.fd = blocked_fd, .events = POLLOUT};
+    p[2] = (struct pollfd){.fd = f->ssh2 ? zt_ssh2_fd(f->ssh2) : -1, .events = POLLIN};
     for (int i = 0; i < f->n_nodes; i++) {
         const struct front_node *n = &f->nodes[i];
         struct pollfd *q = p + FDS_OF_US + FDS_OF_NODE * i;
@@ -308,6 +330,8 @@ static void poll_once(struct front *f, struct pollfd *p, int blocked_fd)
     if (poll(p, (nfds_t)(FDS_OF_US + FDS_OF_NODE * f->n_nodes), ZT_POLL_MS) < 0)
         return;
     read_signals(f);
+    if (p[2].revents)
+        read_carrier(f);
     for (int i = 0; i < f->n_nodes; i++) {
         const struct pollfd *q = p + FDS_OF_US + FDS_OF_NODE * i;
         if (q[0].revents)
@@ -517,19 +541,29 @@ static void release(struct front *f)
 /* Those that were started before one that cannot be are ended. */
 static int start_agents(struct front *f, struct zt_err *err)
 {
+    struct zt_ssh2_host *carry = zt_xcalloc((size_t)f->n_nodes, sizeof *carry);
+    int n_carried = 0, rc = 0, n = 0;
     if (getrandom(f->secret, sizeof f->secret, 0) != sizeof f->secret)
-        return zt_err_errno(err, ZT_ESYS, "getrandom");
-    for (int i = 0; i < f->n_nodes; i++) {
-        int rc = zt_node_start(&f->nodes[i], err);
-        if (!rc)
-            continue;
-        for (int k = 0; k < i; k++) {
-            kill(f->nodes[k].agent, SIGKILL);
-            waitpid(f->nodes[k].agent, NULL, 0);
-        }
-        return rc;
+        rc = zt_err_errno(err, ZT_ESYS, "getrandom");
+    for (; n < f->n_nodes && !rc; n++) {
+        rc = zt_node_start(&f->nodes[n], &carry[n_carried], err);
+        if (!rc && f->nodes[n].carried)
+            f->nodes[n].carried_at = n_carried++;
     }
-    return 0;
+    if (!rc && n_carried)
+        rc = zt_ssh2_start(carry, n_carried, &f->ssh2, err);
+    for (int k = 0; rc && k < n_carried; k++) {
+        close(carry[k].fd);
+        close(carry[k].err_fd);
+    }
+    for (int k = 0; rc && k < n; k++) {
+        if (!f->nodes[k].agent)
+            continue;
+        kill(f->nodes[k].agent, SIGKILL);
+        waitpid(f->nodes[k].agent, NULL, 0);
+    }
+    free(carry);
+    return rc;
 }
 
 int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *result,
@@ -552,6 +586,7 @@ int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *re
     }
     if (!rc) {
         run(&f);
+        zt_ssh2_stop(f.ssh2);
         if (opts->sink.node || node_that(&f, was_lost))
             zt_supervisor_sweep(&super);
         blame_nodes(&f, result);

@@ -9,10 +9,11 @@
 #include "launch/lines.h"
 #include "launch/link.h"
 #include "launch/ranklog.h"
+#include "launch/ssh2.h"
 
 struct front;
 
-/* A node: its agent, which is a process of ours and a link. */
+/* A node: its agent, which is a process of ours, or one that the carrier of ssh2.h reaches, and a link. */
 struct front_node {
     struct front *f;
     int index, first_rank, n_workers;
@@ -22,8 +23,12 @@ struct front_node {
     int err_fd; /* the agent's stderr; -1: ended */
     struct zt_lines err_lines;
     struct zt_str said; /* the beginning of that, over ssh */
-    pid_t agent;        /* 0: not started, or reaped */
+    pid_t agent;        /* the agent, or the ssh client; 0: not started, or reaped */
     int agent_status;
+    bool carried; /* by f->ssh2, and not ended */
+    int carried_at;
+    bool by_client;            /* over ssh: `agent` is the client */
+    struct zt_ssh_end way_end; /* else how the way ended, once it has */
     bool greeted, ended;
     bool given_up;      /* told to end before it had answered; or failed, and others go on */
     int end_signal;     /* what the agent said ended it */
@@ -38,7 +43,8 @@ struct front {
     const struct zt_launch_opts *opts;
     struct front_node *nodes;
     int n_nodes;
-    int sig_fd; /* of a zt_supervisor */
+    int sig_fd;           /* of a zt_supervisor */
+    struct zt_ssh2 *ssh2; /* NULL: no host is reached by libssh2 */
     uint8_t secret[32];
     struct zt_str *given; /* (n_workers) what ranks have given to be gathered */
     bool *has_given;
@@ -58,8 +64,18 @@ ZT_PRINTF(2, 3) void zt_front_notice(const struct front *f, const char *fmt, ...
 /* Tell all agents, unless they have been told as much. */
 void zt_front_stop(struct front *f, enum zt_stop level);
 
-/* Start a node's agent, here or over ssh; does not wait for it. */
-int zt_node_start(struct front_node *n, struct zt_err *err) ZT_MUST_CHECK;
+/*
+ * Start a node's agent, here or by the ssh client; or fill *carry for zt_ssh2_start(). Does not wait for it.
+ */
+int zt_node_start(struct front_node *n, struct zt_ssh2_host *carry,
+                  struct zt_err *err) ZT_MUST_CHECK;
+
+/* The carrier is done with it: it has ended, or goes on by the ssh client. */
+void zt_node_carried(struct front_node *n, const struct zt_ssh2_outcome *outcome);
+
+/* The process is there, or the carrier has it. */
+bool zt_node_has_agent(const struct front_node *n);
+void zt_node_kill(struct front_node *n);
 
 void zt_node_read(struct front_node *n);        /* what the agent says */
 bool zt_node_read_stderr(struct front_node *n); /* whether there may be more */

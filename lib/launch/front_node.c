@@ -13,7 +13,29 @@
 
 /* ---- the agent process ---- */
 
-int zt_node_start(struct front_node *n, struct zt_err *err)
+/* Takes the descriptors. 0, or an errno value. */
+static int spawn(struct front_node *n, int sock, int err_fd)
+{
+    struct zt_arena arena = {0};
+    const char *const *command = n->ssh ? zt_openssh_argv(n->ssh, &arena) : NULL;
+    int rc = zt_spawn_agent(&n->agent, command, sock, err_fd);
+    if (rc)
+        n->agent = 0;
+    n->by_client = n->ssh != NULL;
+    zt_arena_release(&arena);
+    close(sock);
+    close(err_fd);
+    return rc;
+}
+
+static int set_spawn_error(const struct front_node *n, struct zt_err *err)
+{
+    return zt_err_errno(err, ZT_ESYS, "cannot start the agent%s (%s)",
+                        n->ssh ? " of another host: the OpenSSH client" : "",
+                        n->ssh ? "ssh" : "/proc/self/exe");
+}
+
+int zt_node_start(struct front_node *n, struct zt_ssh2_host *carry, struct zt_err *err)
 {
     int sock[2], errs[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock))
@@ -23,22 +45,62 @@ int zt_node_start(struct front_node *n, struct zt_err *err)
         close(sock[1]);
         return zt_err_errno(err, ZT_ESYS, "pipe");
     }
-    int rc = zt_link_open(&n->link, sock[0], sock[0], err);
-    struct zt_arena arena = {0};
-    const char *const *command = n->ssh ? zt_openssh_argv(n->ssh, &arena) : NULL;
-    errno = rc ? 0 : zt_spawn_agent(&n->agent, command, sock[1], errs[1]);
-    if (errno) {
-        n->agent = 0;
-        rc = zt_err_errno(err, ZT_ESYS, "cannot start the agent%s (%s)",
-                          n->ssh ? " of another host: the OpenSSH client" : "",
-                          n->ssh ? "ssh" : "/proc/self/exe");
-    }
-    zt_arena_release(&arena);
-    close(sock[1]);
-    close(errs[1]);
     n->err_fd = errs[0];
     fcntl(n->err_fd, F_SETFL, O_NONBLOCK);
+    int rc = zt_link_open(&n->link, sock[0], sock[0], err);
+    if (!rc && n->ssh && n->ssh->config) {
+        *carry = (struct zt_ssh2_host){n->ssh, sock[1], errs[1]};
+        n->carried = true;
+        return 0;
+    }
+    if (!rc) {
+        errno = spawn(n, sock[1], errs[1]);
+        return errno ? set_spawn_error(n, err) : 0;
+    }
+    close(sock[1]);
+    close(errs[1]);
     return rc;
+}
+
+bool zt_node_has_agent(const struct front_node *n)
+{
+    return n->agent || n->carried;
+}
+
+void zt_node_kill(struct front_node *n)
+{
+    if (n->agent)
+        kill(n->agent, SIGKILL);
+    if (n->carried)
+        zt_ssh2_drop(n->f->ssh2, n->carried_at);
+}
+
+/* The ssh client takes the place of libssh2; nothing has been sent yet. */
+static void go_on_with_client(struct front_node *n, const struct zt_ssh2_outcome *o)
+{
+    struct zt_err err;
+    zt_front_notice(n->f, "%s: going on with the OpenSSH client: %s", n->host, o->end.text);
+    errno = spawn(n, o->fd, o->err_fd);
+    if (!errno)
+        return;
+    set_spawn_error(n, &err);
+    zt_node_lose(n, &err);
+}
+
+void zt_node_carried(struct front_node *n, const struct zt_ssh2_outcome *o)
+{
+    enum { FAILED = 255 << 8 }; /* what the client's wait status would be */
+    n->carried = false;
+    if (o->needs_client && !n->given_up && !n->lost.code) {
+        go_on_with_client(n, o);
+        return;
+    }
+    if (o->needs_client) {
+        close(o->fd);
+        close(o->err_fd);
+    }
+    n->way_end = o->end;
+    n->agent_status = o->end.cause == ZT_SSH_EXITED ? o->end.code << 8 : FAILED;
 }
 
 /* The agent has said HELLO: tell it what to do. */
@@ -101,8 +163,7 @@ bool zt_node_fail_alone(struct front_node *n, const char *why)
     tell(n, &(struct zt_node_news){.event = ZT_NODE_FAILED, .text = why});
     n->given_up = true;
     n->fail.code = 0;
-    if (n->agent) /* what it has started on its host ends with the link */
-        kill(n->agent, SIGKILL);
+    zt_node_kill(n); /* what it has started on its host ends with the link */
     return true;
 }
 
@@ -310,16 +371,15 @@ void zt_node_lose(struct front_node *n, const struct zt_err *why)
 {
     if (!n->lost.code)
         n->lost = *why;
-    if (n->agent)
-        kill(n->agent, SIGKILL);
+    zt_node_kill(n);
 }
 
 void zt_node_give_up(struct front_node *n)
 {
-    if (n->greeted || !n->ssh || !n->agent)
+    if (n->greeted || !n->ssh || !zt_node_has_agent(n))
         return;
     n->given_up = true;
-    kill(n->agent, SIGKILL);
+    zt_node_kill(n);
 }
 
 void zt_node_read(struct front_node *n)
@@ -374,7 +434,7 @@ bool zt_node_read_stderr(struct front_node *n)
 
 bool zt_node_alive(const struct front_node *n)
 {
-    return n->agent || (n->link.open && n->link.rfd >= 0);
+    return zt_node_has_agent(n) || (n->link.open && n->link.rfd >= 0);
 }
 
 void zt_node_release(struct front_node *n)

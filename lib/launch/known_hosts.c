@@ -185,8 +185,9 @@ static void judge(const struct line *l, struct word type, struct zt_host_key key
     t->line = number;
 }
 
-static void look(const struct zt_known_hosts *f, const char *name, struct word type,
-                 struct zt_host_key key, struct zt_trust *t)
+/* Call fn for every line for that name. */
+static void each_line(const struct zt_known_hosts *f, const char *name,
+                      void (*fn)(void *ctx, const struct line *l, int number), void *ctx)
 {
     struct line l;
     int number = 0;
@@ -194,9 +195,41 @@ static void look(const struct zt_known_hosts *f, const char *name, struct word t
         const char *nl = memchr(p, '\n', (size_t)(end - p));
         number++;
         if (read_line(p, nl ? nl : end, &l) && is_for(l.hosts, name))
-            judge(&l, type, key, f->path, number, t);
+            fn(ctx, &l, number);
         p = nl ? nl + 1 : end;
     }
+}
+
+struct judging {
+    struct word type;
+    struct zt_host_key key;
+    const char *path;
+    struct zt_trust *t;
+};
+
+static void judge_line(void *ctx, const struct line *l, int number)
+{
+    const struct judging *j = ctx;
+    judge(l, j->type, j->key, j->path, number, j->t);
+}
+
+static void look(const struct zt_known_hosts *f, const char *name, struct word type,
+                 struct zt_host_key key, struct zt_trust *t)
+{
+    struct judging j = {type, key, f->path, t};
+    each_line(f, name, judge_line, &j);
+}
+
+static void add_type(void *ctx, const struct line *l, int number)
+{
+    struct zt_str *out = ctx;
+    (void)number;
+    if (l->marker.len)
+        return;
+    for (const char *p = zt_str_get(out); *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == l->type.len && memcmp(p, l->type.p, l->type.len) == 0)
+            return;
+    zt_str_printf(out, "%s%.*s", out->len ? "," : "", (int)l->type.len, l->type.p);
 }
 
 /* "name", "[name]:port"; in lower case, which hashes are made of. */
@@ -234,12 +267,27 @@ int zt_known_hosts_check(const struct zt_known_hosts *files, int n_files, const 
     return rc;
 }
 
+int zt_known_hosts_types(const struct zt_known_hosts *files, int n_files, const char *name,
+                         int port, struct zt_str *out, struct zt_err *err)
+{
+    char entry[NAME_BYTES], bare[NAME_BYTES];
+    int rc = entry_name(name, port, entry, err);
+    if (!rc)
+        rc = entry_name(name, SSH_PORT, bare, err);
+    for (int i = 0; !rc && i < n_files; i++) {
+        each_line(&files[i], entry, add_type, out);
+        if (port != SSH_PORT)
+            each_line(&files[i], bare, add_type, out);
+    }
+    return rc;
+}
+
 /* ---- what to say ---- */
 
-int zt_trust_require(const struct zt_trust *t, const char *name, int port, struct zt_host_key key,
-                     struct zt_err *err)
+int zt_trust_require(const struct zt_trust *t, const char *name, int port, const char *reach,
+                     struct zt_host_key key, struct zt_err *err)
 {
-    char entry[NAME_BYTES], option[16] = "";
+    char entry[NAME_BYTES];
     struct zt_str shown = {0};
     struct word type = {0};
     int rc = t->kind == ZT_TRUST_KNOWN ? 0 : zt_host_key_describe(key, &shown, err);
@@ -247,19 +295,17 @@ int zt_trust_require(const struct zt_trust *t, const char *name, int port, struc
         rc = entry_name(name, port, entry, err);
     if (!rc && t->kind != ZT_TRUST_KNOWN)
         rc = key_type(key, &type, err);
-    if (port != SSH_PORT)
-        snprintf(option, sizeof option, "-p %d ", port);
     if (!rc && t->kind == ZT_TRUST_UNKNOWN)
         rc = zt_err_set(err, ZT_EINPUT,
                         "%s: its host key is not known: %s. Compare this with what its owner says; "
-                        "then `ssh %s-o HostKeyAlgorithms=%.*s %s true` asks once, and accepts it",
-                        name, shown.buf, option, (int)type.len, type.p, name);
+                        "then `ssh -o HostKeyAlgorithms=%.*s %s true` asks once, and accepts it",
+                        name, shown.buf, (int)type.len, type.p, reach);
     if (!rc && t->kind == ZT_TRUST_CHANGED)
         rc = zt_err_set(err, ZT_EINPUT,
                         "%s: its host key is %s, but %s:%d has another one: it was installed anew, "
                         "or somebody else answers. If its owner confirms the new key: `ssh-keygen "
-                        "-R '%s' -f '%s'`, then `ssh %s%s true`",
-                        name, shown.buf, t->path, t->line, entry, t->path, option, name);
+                        "-R '%s' -f '%s'`, then `ssh %s true`",
+                        name, shown.buf, t->path, t->line, entry, t->path, reach);
     if (!rc && t->kind == ZT_TRUST_REVOKED)
         rc = zt_err_set(err, ZT_EINPUT,
                         "%s: its host key %s is marked @revoked in %s:%d: it is no longer to be "

@@ -48,15 +48,23 @@ int zt_known_hosts_check(const struct zt_known_hosts *files, int n_files, const 
                          int port, struct zt_host_key key, struct zt_trust *out,
                          struct zt_err *err) ZT_MUST_CHECK;
 
+/*
+ * The types of the keys that are known for the host, in the order of the files, each once, separated by commas;
+ * not those that are revoked.
+ */
+int zt_known_hosts_types(const struct zt_known_hosts *files, int n_files, const char *name,
+                         int port, struct zt_str *out, struct zt_err *err) ZT_MUST_CHECK;
+
 /* "ssh-ed25519 SHA256:...", as ssh-keygen -l shows it. ZT_EPROTO: the key is malformed. */
 int zt_host_key_describe(struct zt_host_key key, struct zt_str *out,
                          struct zt_err *err) ZT_MUST_CHECK;
 
 /*
  * 0 for a known key. Else ZT_EINPUT, with the fingerprint, what the known_hosts files say, and the command
- * that would accept the key where its owner confirms it.
+ * that would accept the key where its owner confirms it; `reach` are the arguments of ssh(1) by which the user
+ * goes there ("-p 2222 me@node-a").
  */
-int zt_trust_require(const struct zt_trust *t, const char *name, int port, struct zt_host_key key,
-                     struct zt_err *err) ZT_MUST_CHECK;
+int zt_trust_require(const struct zt_trust *t, const char *name, int port, const char *reach,
+                     struct zt_host_key key, struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

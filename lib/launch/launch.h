@@ -3,8 +3,8 @@
  *
  *     front end  --frames over a socket or ssh-->   node agent  --fork/exec-->  workers
  *
- * The front end starts one agent per node: here by fork/exec, elsewhere by the ssh client; to it an agent is
- * two descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
+ * The front end starts one agent per node: here by fork/exec, elsewhere by libssh2 or the ssh client; to it
+ * an agent is two descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
  * STOP, PAUSE, RESUME, CLOCK, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
  * worker's own messages), NOTICE, EXIT, END. Up and down again: GATHER (what each rank gives to all).
  * Nothing is on a command line, nothing listens. Agents of another build are refused.
@@ -19,7 +19,8 @@
  * A worker that ends because a peer was lost (ZT_EPEER) exits with ZT_EXIT_PEER_LOST, so that it is
  * not taken for the first failure.
  *
- * Files: front.c, front_node.c, openssh.c and supervisor.c (front end), agent.c and spawn.c (agent), worker.c (a worker's
+ * Files: front.c, front_node.c and supervisor.c (front end); openssh.c, ssh_config.c, and ssh2.h with what it names (ways to
+ * other hosts); agent.c and spawn.c (agent), worker.c (a worker's
  * side), blame.c (which death came first), over link.c (frames on descriptors), proto.c, lines.c,
  * env.c, ranklog.c, proctree.c.
  */

@@ -26,6 +26,11 @@ int zt_openssh_check_program(const char *program, struct zt_err *err)
     return 0;
 }
 
+const char *zt_ssh_command(const struct zt_ssh_target *t, struct zt_arena *arena)
+{
+    return zt_arena_printf(arena, "exec '%s' agent", t->program);
+}
+
 const char *const *zt_openssh_argv(const struct zt_ssh_target *t, struct zt_arena *arena)
 {
     static const char *const fixed[] = {"ssh", "-T",
@@ -55,49 +60,22 @@ const char *const *zt_openssh_argv(const struct zt_ssh_target *t, struct zt_aren
     }
     argv[n++] = "--";
     argv[n++] = zt_arena_strdup(arena, t->host);
-    argv[n++] = zt_arena_printf(arena, "exec '%s' agent", t->program);
+    argv[n++] = zt_ssh_command(t, arena);
     argv[n] = NULL;
     return argv;
 }
 
 /* ---- why ---- */
 
-/* How a person would try it. */
-static void put_command(const struct zt_ssh_target *t, const char *options, struct zt_str *out)
+void zt_ssh_put_reach(const struct zt_ssh_target *t, struct zt_str *out)
 {
-    zt_str_printf(out, "`ssh%s", options);
     if (t->port)
-        zt_str_printf(out, " -p %d", t->port);
-    zt_str_printf(out, " %s%s%s", t->user ? t->user : "", t->user ? "@" : "", t->host);
-}
-
-static void put_hint(const struct zt_ssh_target *t, const char *said, struct zt_str *out)
-{
-    if (strstr(said, "HOST IDENTIFICATION HAS CHANGED")) {
-        zt_str_puts(out, "; its key is another than known_hosts has: if the host was set up anew, "
-                         "`ssh-keygen -R ");
-        if (t->port)
-            zt_str_printf(out, "'[%s]:%d'", t->host, t->port);
-        else
-            zt_str_puts(out, t->host);
-        zt_str_puts(out, "` forgets the old one");
-    } else if (strstr(said, "Host key verification failed")) {
-        zt_str_puts(out, "; its key is not in known_hosts: ");
-        put_command(t, "", out);
-        zt_str_puts(out, "` shows its fingerprint and asks whether to accept it");
-    } else if (strstr(said, "Permission denied")) {
-        zt_str_puts(out, "; it must let us in without a password: ");
-        put_command(t, " -o BatchMode=yes", out);
-        zt_str_puts(out, " true` tries it");
-    } else if (strstr(said, "Could not resolve")) {
-        zt_str_puts(out, "; is the name in the hostfile right?");
-    } else if (strstr(said, "ssh: connect to host")) {
-        zt_str_puts(out, "; is the host up, and does sshd listen there?");
-    }
+        zt_str_printf(out, "-p %d ", t->port);
+    zt_str_printf(out, "%s%s%s", t->user ? t->user : "", t->user ? "@" : "", t->host);
 }
 
 /* The last line that says something, without a carriage return. */
-static void last_line(const char *said, struct zt_str *out)
+static void last_line(const char *said, char *out, size_t out_bytes)
 {
     const char *end = said + strlen(said);
     while (end > said && (unsigned char)end[-1] <= ' ')
@@ -105,29 +83,103 @@ static void last_line(const char *said, struct zt_str *out)
     const char *start = end;
     while (start > said && start[-1] != '\n')
         start--;
-    zt_str_add(out, start, (size_t)(end - start));
+    snprintf(out, out_bytes, "%.*s", (int)(end - start), start);
 }
 
-void zt_openssh_explain(const struct zt_ssh_target *t, int status, const char *said, bool greeted,
-                        struct zt_str *out)
+/* The client tells its reasons in words only. */
+static enum zt_ssh_cause cause_in(const char *said, bool greeted)
 {
-    struct zt_str line = {0};
-    last_line(said, &line);
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-    if (WIFSIGNALED(status)) {
-        zt_str_printf(out, "the ssh client ended with signal %d (%s)", WTERMSIG(status),
-                      strsignal(WTERMSIG(status)));
-    } else if (code == SSH_FAILED && greeted && !line.len) {
-        zt_str_puts(out, "the connection broke, or the agent was killed");
-    } else if (code == SSH_FAILED) {
-        zt_str_puts(out, line.len ? line.buf : "ssh has failed and said nothing");
-        put_hint(t, said, out);
-    } else if (!greeted && (code == NOT_FOUND || code == NOT_EXECUTABLE)) {
-        zt_str_printf(out, "%s cannot be run there%s%s; --remote_path=PATH says where it is",
-                      t->program, line.len ? ": " : "", zt_str_get(&line));
-    } else {
-        zt_str_printf(out, "the agent ended with exit code %d%s%s", code, line.len ? ": " : "",
-                      zt_str_get(&line));
+    static const struct {
+        const char *words;
+        enum zt_ssh_cause cause;
+    } table[] = {
+        {"HOST IDENTIFICATION HAS CHANGED", ZT_SSH_KEY_CHANGED},
+        {"Host key verification failed", ZT_SSH_KEY_UNKNOWN},
+        {"Permission denied", ZT_SSH_REFUSED},
+        {"Could not resolve", ZT_SSH_NO_NAME},
+        {"ssh: connect to host", ZT_SSH_NO_ANSWER},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(table); i++)
+        if (strstr(said, table[i].words))
+            return table[i].cause;
+    return greeted ? ZT_SSH_BROKEN : ZT_SSH_FAILED;
+}
+
+void zt_openssh_end(int status, const char *said, bool greeted, struct zt_ssh_end *out)
+{
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status);
+    *out = (struct zt_ssh_end){.code = code};
+    if (WIFSIGNALED(status))
+        out->cause = ZT_SSH_KILLED;
+    else
+        out->cause = code == SSH_FAILED ? cause_in(said, greeted) : ZT_SSH_EXITED;
+    if (out->cause != ZT_SSH_KILLED)
+        last_line(said, out->text, sizeof out->text);
+}
+
+static void put_hint(const struct zt_ssh_target *t, enum zt_ssh_cause cause, struct zt_str *out)
+{
+    struct zt_str reach = {0};
+    zt_ssh_put_reach(t, &reach);
+    if (cause == ZT_SSH_KEY_CHANGED) {
+        zt_str_puts(out, "; its key is another than known_hosts has: if the host was set up anew, "
+                         "`ssh-keygen -R ");
+        if (t->port)
+            zt_str_printf(out, "'[%s]:%d'", t->host, t->port);
+        else
+            zt_str_puts(out, t->host);
+        zt_str_puts(out, "` forgets the old one");
+    } else if (cause == ZT_SSH_KEY_UNKNOWN) {
+        zt_str_printf(out,
+                      "; its key is not in known_hosts: `ssh %s` shows its fingerprint and asks "
+                      "whether to accept it",
+                      reach.buf);
+    } else if (cause == ZT_SSH_REFUSED) {
+        zt_str_printf(out,
+                      "; it must let us in without a password: `ssh -o BatchMode=yes %s true` "
+                      "tries it",
+                      reach.buf);
+    } else if (cause == ZT_SSH_NO_NAME) {
+        zt_str_puts(out, "; is the name in the hostfile right?");
+    } else if (cause == ZT_SSH_NO_ANSWER) {
+        zt_str_puts(out, "; is the host up, and does sshd listen there?");
     }
-    zt_str_release(&line);
+    zt_str_release(&reach);
+}
+
+static void put_exit(const struct zt_ssh_target *t, int code, const char *said, bool greeted,
+                     struct zt_str *out)
+{
+    char line[1000];
+    last_line(said, line, sizeof line);
+    const char *colon = line[0] ? ": " : "";
+    if (!greeted && (code == NOT_FOUND || code == NOT_EXECUTABLE))
+        zt_str_printf(out, "%s cannot be run there%s%s; --remote_path=PATH says where it is",
+                      t->program, colon, line);
+    else
+        zt_str_printf(out, "the agent ended with exit code %d%s%s", code, colon, line);
+}
+
+void zt_ssh_explain(const struct zt_ssh_target *t, const struct zt_ssh_end *end, const char *said,
+                    bool greeted, struct zt_str *out)
+{
+    switch (end->cause) {
+    case ZT_SSH_EXITED:
+        put_exit(t, end->code, said, greeted, out);
+        return;
+    case ZT_SSH_SIGNALLED:
+        zt_str_printf(out, "the agent was ended by signal %s", end->text);
+        return;
+    case ZT_SSH_KILLED:
+        zt_str_printf(out, "the ssh client ended with signal %d (%s)", end->code,
+                      strsignal(end->code));
+        return;
+    case ZT_SSH_BROKEN:
+        zt_str_puts(out,
+                    end->text[0] ? end->text : "the connection broke, or the agent was killed");
+        return;
+    default:
+        zt_str_puts(out, end->text[0] ? end->text : "ssh has failed and said nothing");
+        put_hint(t, end->cause, out);
+    }
 }

@@ -1,7 +1,8 @@
 /*
- * openssh.h: a node's agent by way of the OpenSSH client. Pure: the client's command line, and what it means
- * when the client ends. The login shell of the other host sees nothing but `exec PROGRAM agent`; environment,
- * recipe and secret travel in frames over the client's stdin and stdout.
+ * openssh.h: a node's agent on another host. Pure: which host that is, the command line of the OpenSSH client,
+ * and what it means when the way to the agent ends, whichever launcher made it. The login shell of the other
+ * host sees nothing but `exec PROGRAM agent`; environment, recipe and secret travel in frames over the
+ * command's stdin and stdout.
  */
 #ifndef ZT_LAUNCH_OPENSSH_H
 #define ZT_LAUNCH_OPENSSH_H
@@ -10,11 +11,15 @@
 #include "base/err.h"
 #include "base/str.h"
 
+struct zt_ssh_config;
+
 struct zt_ssh_target {
     const char *host;
     const char *user;    /* NULL: as ssh's configuration says */
     int port;            /* 0: likewise */
     const char *program; /* zerotrain's absolute path on that host */
+    const struct zt_ssh_config
+        *config; /* go there by libssh2 (ssh2.h); NULL: by the OpenSSH client */
 };
 
 /*
@@ -23,17 +28,46 @@ struct zt_ssh_target {
  */
 int zt_openssh_check_program(const char *program, struct zt_err *err) ZT_MUST_CHECK;
 
+/* What the login shell is given. */
+const char *zt_ssh_command(const struct zt_ssh_target *t, struct zt_arena *arena);
+
 /*
  * argv, NULL-terminated, in the arena. The client asks nothing (BatchMode), takes no key that known_hosts does
  * not have, notices a silent host in 9 s, and neither uses nor leaves a shared connection. `program` was checked.
  */
 const char *const *zt_openssh_argv(const struct zt_ssh_target *t, struct zt_arena *arena);
 
+/* "-p 2222 me@node-a": the arguments by which a person reaches the host. */
+void zt_ssh_put_reach(const struct zt_ssh_target *t, struct zt_str *out);
+
+enum zt_ssh_cause {
+    ZT_SSH_EXITED,      /* the command there ended with `code` */
+    ZT_SSH_SIGNALLED,   /* a signal ended it; `text` is its name */
+    ZT_SSH_KILLED,      /* the client here ended with signal `code` */
+    ZT_SSH_BROKEN,      /* the connection broke after the agent had answered; `text` may be "" */
+    ZT_SSH_FAILED,      /* no connection, for another reason than these: */
+    ZT_SSH_NO_NAME,     /* the name does not resolve */
+    ZT_SSH_NO_ANSWER,   /* nobody can be reached there */
+    ZT_SSH_KEY_UNKNOWN, /* as the client has said it; libssh2's launcher says all in `text` */
+    ZT_SSH_KEY_CHANGED,
+    ZT_SSH_REFUSED, /* no key of ours lets us in */
+};
+
+/* How the way to an agent ended. */
+struct zt_ssh_end {
+    enum zt_ssh_cause cause;
+    int code;
+    char text[1500];
+};
+
+/* Of the OpenSSH client: its status of waitpid(), and what came on its stderr. */
+void zt_openssh_end(int status, const char *said, bool greeted, struct zt_ssh_end *out);
+
 /*
- * Append one line on why the agent is not there (any more): `status` is the client's, of waitpid(); `said`
- * what came on its stderr; `greeted`: the agent had answered before.
+ * Append one line on why the agent is not there (any more), and what to do. `said`: what came on the way's
+ * stderr; `greeted`: the agent had answered before.
  */
-void zt_openssh_explain(const struct zt_ssh_target *t, int status, const char *said, bool greeted,
-                        struct zt_str *out);
+void zt_ssh_explain(const struct zt_ssh_target *t, const struct zt_ssh_end *end, const char *said,
+                    bool greeted, struct zt_str *out);
 
 #endif

@@ -6,20 +6,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/str.h"
-
 extern char **environ;
 
 struct parser {
     struct zt_ssh_config *c;
     const char *home;
+    struct zt_arena *arena;
 };
 
 static const char *keep_path(struct parser *p, const char *path)
 {
     return p->home && strncmp(path, "~/", 2) == 0
-               ? zt_arena_printf(&p->c->arena, "%s%s", p->home, path + 1)
-               : zt_arena_strdup(&p->c->arena, path);
+               ? zt_arena_printf(p->arena, "%s%s", p->home, path + 1)
+               : zt_arena_strdup(p->arena, path);
 }
 
 static void add_file(struct parser *p, struct zt_ssh_files *files, const char *path)
@@ -49,11 +48,14 @@ static int take(struct parser *p, const char *key, char *value, struct zt_err *e
         {"proxyjump", &c->proxy_jump, NULL, NULL},
         {"proxycommand", &c->proxy_command, NULL, NULL},
         {"identityagent", &c->identity_agent, NULL, NULL},
+        {"addressfamily", &c->address_family, NULL, NULL},
         {"identityfile", NULL, &c->identity_files, NULL},
         {"certificatefile", NULL, &c->certificate_files, NULL},
         {"userknownhostsfile", NULL, NULL, &c->user_known_hosts},
         {"globalknownhostsfile", NULL, NULL, &c->global_known_hosts},
     };
+    static const char *const client_only[] = {"bindaddress", "bindinterface", "knownhostscommand",
+                                              "pkcs11provider", "revokedhostkeys"};
     enum { MAX_PORT = 65535 };
     int64_t port;
     if (strcmp(key, "port") == 0) {
@@ -65,6 +67,9 @@ static int take(struct parser *p, const char *key, char *value, struct zt_err *e
         c->identities_only = strcmp(value, "yes") == 0;
     if (strcmp(key, "identityagent") == 0 && strcmp(value, "none") == 0)
         c->no_agent = true;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(client_only); i++)
+        if (strcmp(key, client_only[i]) == 0 && strcmp(value, "none"))
+            c->client_only = client_only[i];
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++) {
         if (strcmp(key, rows[i].key))
             continue;
@@ -78,10 +83,10 @@ static int take(struct parser *p, const char *key, char *value, struct zt_err *e
     return 0;
 }
 
-int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct zt_ssh_config *out,
-                        struct zt_err *err)
+int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct zt_arena *arena,
+                        struct zt_ssh_config *out, struct zt_err *err)
 {
-    struct parser ps = {out, home};
+    struct parser ps = {out, home, arena};
     int rc = 0;
     memset(out, 0, sizeof *out);
     for (const char *p = text, *end = text + len; p < end && !rc;) {
@@ -99,26 +104,22 @@ int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct z
     }
     if (!rc && (!out->hostname || !out->user || !out->port))
         rc = zt_err_set(err, ZT_EPROTO, "ssh -G did not tell hostname, user and port");
-    if (rc)
-        zt_ssh_config_release(out);
     return rc;
 }
 
-void zt_ssh_config_release(struct zt_ssh_config *c)
-{
-    zt_arena_release(&c->arena);
-    memset(c, 0, sizeof *c);
-}
-
-const char *zt_ssh_needs_client(struct zt_ssh_config *c)
+bool zt_ssh_needs_client(const struct zt_ssh_config *c, struct zt_str *why)
 {
     if (c->proxy_jump)
-        return zt_arena_printf(&c->arena, "it is reached through ProxyJump %s", c->proxy_jump);
-    if (c->proxy_command)
-        return "it is reached through a ProxyCommand";
-    if (c->certificate_files.n)
-        return zt_arena_printf(&c->arena, "it wants the certificate %s", c->certificate_files.v[0]);
-    return NULL;
+        zt_str_printf(why, "it is reached through ProxyJump %s", c->proxy_jump);
+    else if (c->proxy_command)
+        zt_str_puts(why, "it is reached through a ProxyCommand");
+    else if (c->certificate_files.n)
+        zt_str_printf(why, "it wants the certificate %s", c->certificate_files.v[0]);
+    else if (c->client_only)
+        zt_str_printf(why, "its configuration sets %s", c->client_only);
+    else
+        return false;
+    return true;
 }
 
 /* ---- ssh -G ---- */
@@ -159,8 +160,8 @@ static int run(const char *const *argv, struct zt_str *out, struct zt_err *err)
     return rc ? rc : status;
 }
 
-int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_ssh_config *out,
-                       struct zt_err *err)
+int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_arena *arena,
+                       struct zt_ssh_config *out, struct zt_err *err)
 {
     const char *argv[10] = {"ssh", "-G", "-T"}; /* -T: no word about terminals */
     char number[16];
@@ -183,7 +184,7 @@ int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_s
         rc = zt_err_set(err, ZT_EINPUT, "ssh -G %s failed: %.*s", host,
                         (int)strcspn(zt_str_get(&text), "\r\n"), zt_str_get(&text));
     if (rc == 0)
-        rc = zt_ssh_config_parse(zt_str_get(&text), text.len, getenv("HOME"), out, err);
+        rc = zt_ssh_config_parse(zt_str_get(&text), text.len, getenv("HOME"), arena, out, err);
     zt_str_release(&text);
     return rc;
 }

@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/str.h"
 
 enum { ZT_SSH_MAX_FILES = 32 };
 
@@ -15,34 +16,33 @@ struct zt_ssh_files {
     int n;
 };
 
-/* NULL and 0 where ssh has nothing to say, and where it says "none". Zero-initialised may be released. */
+/* NULL and 0 where ssh has nothing to say, and where it says "none". */
 struct zt_ssh_config {
     const char *hostname, *user;
     int port;
     const char *host_key_alias; /* the name that known_hosts knows it by, else hostname */
     const char *proxy_jump, *proxy_command;
+    const char *client_only;    /* a setting that only the client carries out, or NULL */
+    const char *address_family; /* "any", "inet", "inet6" */
     const char *identity_agent; /* "SSH_AUTH_SOCK" or a path; NULL: that of the environment */
     bool no_agent;              /* identityagent none */
     bool identities_only;       /* of the agent's keys only those of identity_files */
     struct zt_ssh_files identity_files, certificate_files;
     struct zt_ssh_files user_known_hosts, global_known_hosts;
-    struct zt_arena arena;
 };
 
 /*
- * Output of `ssh -G`; `home` replaces ~. What is needed and not there, or cannot be read, is ZT_EPROTO: the
+ * Output of `ssh -G`, into the arena; `home` replaces ~. What is needed and not there, or cannot be read, is ZT_EPROTO: the
  * text is no such output. Keys that nobody here asks for are passed over.
  */
-int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct zt_ssh_config *out,
-                        struct zt_err *err) ZT_MUST_CHECK;
+int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct zt_arena *arena,
+                        struct zt_ssh_config *out, struct zt_err *err) ZT_MUST_CHECK;
 
 /* Runs ssh -G and parses it. user NULL and port 0: as the configuration says. Blocks for some ms. */
-int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_ssh_config *out,
-                       struct zt_err *err) ZT_MUST_CHECK;
+int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_arena *arena,
+                       struct zt_ssh_config *out, struct zt_err *err) ZT_MUST_CHECK;
 
-void zt_ssh_config_release(struct zt_ssh_config *c);
-
-/* Why this host needs the OpenSSH client, in words ("it is reached through ProxyJump bastion"), or NULL. */
-const char *zt_ssh_needs_client(struct zt_ssh_config *c);
+/* Whether this host needs the OpenSSH client; why is appended ("it is reached through ProxyJump bastion"). */
+bool zt_ssh_needs_client(const struct zt_ssh_config *c, struct zt_str *why);
 
 #endif

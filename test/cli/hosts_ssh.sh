@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Training on the hosts of a hostfile. `ssh` is a stand-in that starts an agent here as sshd would: by a login
-# shell that speaks first, in another folder, without our environment. node-x cannot be reached.
+# shell that speaks first, in another folder, without our environment. node-x cannot be reached. By default nobody
+# but libssh2 would be asked: node-j is behind a jump host.
 . "$REPO/test/cli/common.bash"
 tiny
 unset DS_ENV_FILE
@@ -10,6 +11,7 @@ cat >bin/ssh <<'END'
 #!/bin/sh
 if [ "$1" = -G ]; then
     printf 'user me\nhostname 127.0.0.1\nport 22\n'
+    case "$*" in *node-j*) echo 'proxyjump bastion' ;; esac
     exit
 fi
 echo "$*" >>"$LOG"
@@ -27,19 +29,22 @@ chmod +x bin/ssh
 real=$PATH
 export PATH=$PWD/bin:$PATH
 cpu() { zerotrain --device=cpu "$@"; }
+client() { cpu --launcher=openssh "$@"; }
 printf 'me@node-a slots=1\nnode-b slots=4\n' >two
 
-try cpu --hostfile=two --exclude=node-b:1,3 --ssh_port=2200 --log_dir=a tiny.yaml | grep -aE '^([0-9] CPU|model|step 3)|exit'
+try client --hostfile=two --exclude=node-b:1,3 --ssh_port=2200 --log_dir=a tiny.yaml | grep -aE '^([0-9] CPU|model|step 3)|exit'
 sort arguments | sed "s|.* -p|... -p|; s|'.*/zerotrain'|'/.../zerotrain'|"
-try cpu --hostfile=two --num_nodes=1 --launcher=openssh --log_dir=b tiny.yaml | grep -aE '^([0-9] CPU|step 3)'
+echo 'node-j slots=1' >jump
+try cpu --hostfile=jump --log_dir=b tiny.yaml | grep -aE '^([0-9] CPU|step 3)|zerotrain: '
+try cpu --hostfile=jump --launcher=ssh --log_dir=b2 tiny.yaml | grep -aE '^([0-9] CPU|step 3)|zerotrain: '
 # Lines carry the host; the environment travels, but not what names this machine.
-ZT_CPU_ISA=here try cpu --hostfile=two --include=node-a --log_dir=c tiny.yaml | grep -aE '^(\[|zerotrain: +\|)|first' |
+ZT_CPU_ISA=here try client --hostfile=two --include=node-a --log_dir=c tiny.yaml | grep -aE '^(\[|zerotrain: +\|)|first' |
     sed 's/unknown;.*/unknown; .../'
 
 # Hosts that do not start.
 printf 'node-a slots=1\nnode-x slots=1\n' >away
-try cpu --hostfile=away --log_dir=d tiny.yaml | grep -a '^zerotrain\|exit' | sort
-try cpu --hostfile=two --remote_path=/nosuch/zerotrain --num_nodes=1 --log_dir=e tiny.yaml |
+try client --hostfile=away --log_dir=d tiny.yaml | grep -a '^zerotrain\|exit' | sort
+try client --hostfile=two --remote_path=/nosuch/zerotrain --num_nodes=1 --log_dir=e tiny.yaml |
     grep -a '^zerotrain: the\|exit' | sed 's/there: .*; --/there: ...; --/'
 
 # Refused before anything starts.

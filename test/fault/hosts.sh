@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# hosts.sh ZEROTRAIN: training over hosts made of network namespaces, with a real sshd each (netlab.bash). The bits
-# must be those of one host. Hosts cannot be reached, or are lost while they train: nothing is left running
+# hosts.sh ZEROTRAIN: training over hosts made of network namespaces, with a real sshd each (netlab.bash), by both
+# launchers. The bits must be those of one host. Hosts cannot be reached, or are lost while they train: nothing is left running
 # on any of them, the exit code is right, and what is said names the first cause, all in bounded time.
 # shellcheck disable=SC2034,SC2154 # common.bash uses and sets them
 suite=hosts
@@ -10,11 +10,19 @@ N=4
 printf 'zt%d slots=1\n' 1 2 3 >"$tmp/three"
 printf 'zt%d slots=1\n' 1 2 3 4 >"$tmp/four"
 
+launcher=ssh
+# by SSH OPENSSH: what is said by the launcher that is tried.
+by() { if [ $launcher = ssh ]; then echo "$1"; else echo "$2"; fi; }
+# go OPTION...: as `start`, on three hosts if no others are given.
+go() {
+    start --device=cpu --launcher=$launcher --log_dir="$tmp/run$case_no" --hostfile="$tmp/three" \
+        --set train_micro_batch_size_per_gpu=2 "$@" recipes/quickstart.yaml
+}
+
 # A training without end, under way, on three hosts.
 train() { train_on three; }
 train_on() { # HOSTFILE
-    start --device=cpu --hostfile="$tmp/$1" --log_dir="$tmp/run$case_no" --set train.steps=1000000 \
-        --set train_micro_batch_size_per_gpu=2 recipes/quickstart.yaml
+    go --hostfile="$tmp/$1" --set train.steps=1000000
     until_true trains || fail "start" "no step was made: $(tail -n 3 "$tmp/err")"
     struck=$SECONDS
 }
@@ -25,9 +33,10 @@ trains() { grep -q '"step"' "$tmp/run$((case_no - 1))/metrics.jsonl" 2>/dev/null
 short() { # NAME OPTION...
     local name=$1
     shift
+    [ -z "$launcher" ] || set -- --launcher=$launcher "$@"
     "$zerotrain" --device=cpu --log_dir="$tmp/$name" --set train.steps=5 --set parallel.threads=1 \
         --set scheduler.params.warmup_steps=2 --set train_micro_batch_size_per_gpu=2 "$@" \
-        recipes/quickstart.yaml >"$tmp/out" 2>&1 || fail "$name" "$(tail -n 3 "$tmp/out")" >&2
+        recipes/quickstart.yaml >"$tmp/$name.out" 2>&1 || fail "$name" "$(tail -n 3 "$tmp/$name.out")" >&2
     grep -o '"digest": *"[0-9a-f]*"' "$tmp/$name/summary.json"
     grep -oE '"(loss|grad_norm)": *[-0-9.e]*' "$tmp/$name/metrics.jsonl"
 }
@@ -35,7 +44,7 @@ same() { # NAME STAGE OPTION...
     local name=$1 stage=$2 ours many ranks=${ranks:-3}
     shift 2
     many=$(short "$name-many" --set zero_optimization.stage="$stage" "$@")
-    ours=$(short "$name-one" --set zero_optimization.stage="$stage" --num_gpus="$ranks")
+    ours=$(launcher='' short "$name-one" --set zero_optimization.stage="$stage" --num_gpus="$ranks")
     if [[ $ours == *digest* && $ours == *loss* && $ours == "$many" ]]; then
         echo "ok hosts $name"
     else
@@ -47,7 +56,15 @@ ranks=4 same "four-hosts" 2 --hostfile="$tmp/four"
 printf 'zt2 slots=4\nroot@zt1 slots=1\n' >"$tmp/chosen"
 same "chosen-slots" 1 --hostfile="$tmp/chosen" --exclude=zt2:0,2
 printf '10.199.0.254 slots=1\nzt3 slots=2\n' >"$tmp/with-us"
-same "our-own-host-too" 2 --hostfile="$tmp/with-us"
+launcher=openssh same "our-own-host-too" 2 --hostfile="$tmp/with-us"
+
+# One host is behind another: it alone is reached by the ssh client.
+cp "$lab/ssh_config" "$tmp/ssh_config"
+{ printf 'Host zt3\n  ProxyJump zt1\n'; cat "$tmp/ssh_config"; } >"$lab/ssh_config"
+same "a-jump-host" 3 --hostfile="$tmp/three"
+grep -q "zt3: going on with the OpenSSH client: it is reached through ProxyJump zt1" "$tmp/a-jump-host-many.out" ||
+    fail "a-jump-host" "it does not say that it goes on with the client"
+cp "$tmp/ssh_config" "$lab/ssh_config"
 
 # ---- hosts that do not start ----
 
@@ -55,41 +72,42 @@ cannot() { # NAME CODE PATTERN OPTION...: ends within 5 s, before any step.
     local name=$1 code=$2 pattern=$3
     shift 3
     struck=$SECONDS
-    start --device=cpu --log_dir="$tmp/run$case_no" "$@" recipes/quickstart.yaml
-    within 5 "$name" "$code" "$pattern"
+    go "$@"
+    within 5 "$name ($launcher)" "$code" "$pattern"
 }
 printf 'zt1 slots=1\n10.199.0.77 slots=1\n' >"$tmp/away"
-cannot "a host that is not there" 1 'agent on 10.199.0.77 did not answer: .*is the host up' \
-    --hostfile="$tmp/away"
-cannot "no sshd at that port" 1 'port 2222: Connection refused; is the host up' --hostfile="$tmp/three" \
-    --ssh_port=2222
-cannot "no zerotrain there" 1 '/nosuch/zerotrain cannot be run there' --hostfile="$tmp/three" \
-    --remote_path=/nosuch/zerotrain
 cp "$lab/known_hosts" "$tmp/known"
-grep -v zt2 "$tmp/known" >"$lab/known_hosts"
-cannot "a key that is not known" 1 'zt2 did not answer: .*not in known_hosts: `ssh zt2`' --hostfile="$tmp/three"
-sed "s|^\(zt2,[^ ]*\) .*|\1 $(cut -d' ' -f1,2 "$lab/zt1/host_key.pub")|" "$tmp/known" >"$lab/known_hosts"
-cannot "another key than the known one" 1 'zt2 did not answer: .*`ssh-keygen -R zt2`' --hostfile="$tmp/three"
-cp "$tmp/known" "$lab/known_hosts"
 cp "$lab/key.pub" "$tmp/key.pub"
-: >"$lab/key.pub"
-cannot "a login that is refused" 1 'did not answer: .*Permission denied.*without a password' --hostfile="$tmp/three"
-cp "$tmp/key.pub" "$lab/key.pub"
-
-# Ctrl-C while a host does not answer: its sshd is frozen.
-kill -STOP "$(cat "$lab/zt2/pid")"
-start --device=cpu --hostfile="$tmp/three" --log_dir="$tmp/run$case_no" recipes/quickstart.yaml
 others_wait() { [ -n "$(rank_on 1 0)" ] && [ -n "$(rank_on 3 2)" ]; }
-until_true others_wait
-struck=$SECONDS
-hit INT "$pid"
-within 5 "an interrupt while a host starts" 130 'ending all ranks'
-kill -CONT "$(cat "$lab/zt2/pid")"
+hosts_that_do_not_start() {
+    cannot "a host that is not there" 1 'agent on 10.199.0.77 did not answer: .*is the host up' \
+        --hostfile="$tmp/away"
+    cannot "no sshd at that port" 1 'port 2222: Connection refused; is the host up' --ssh_port=2222
+    cannot "no zerotrain there" 1 '/nosuch/zerotrain cannot be run there' --remote_path=/nosuch/zerotrain
+    grep -v zt2 "$tmp/known" >"$lab/known_hosts"
+    cannot "a key that is not known" 1 "zt2 did not answer: .*$(by \
+        "not known: ssh-ed25519 SHA256:.*\`ssh -o HostKeyAlgorithms=ssh-ed25519 zt2 true\`" "not in known_hosts: \`ssh zt2\`")"
+    sed "s|^\(zt2,[^ ]*\) .*|\1 $(cut -d' ' -f1,2 "$lab/zt1/host_key.pub")|" "$tmp/known" >"$lab/known_hosts"
+    cannot "another key than the known one" 1 "zt2 did not answer: .*\`ssh-keygen -R $(by "'zt2' -f '.*known_hosts'" zt2)\`"
+    cp "$tmp/known" "$lab/known_hosts"
+    : >"$lab/key.pub"
+    cannot "a login that is refused" 1 'did not answer: .*Permission denied.*without a password'
+    cp "$tmp/key.pub" "$lab/key.pub"
+
+    # Ctrl-C while a host does not answer: its sshd is frozen.
+    kill -STOP "$(cat "$lab/zt2/pid")"
+    go
+    until_true others_wait
+    struck=$SECONDS
+    hit INT "$pid"
+    within 5 "an interrupt while a host starts ($launcher)" 130 'ending all ranks'
+    kill -CONT "$(cat "$lab/zt2/pid")"
+}
+for launcher in openssh ssh; do hosts_that_do_not_start; done
 
 # One host is slow: the others wait for it.
 kill -STOP "$(cat "$lab/zt2/pid")"
-start --device=cpu --hostfile="$tmp/three" --log_dir="$tmp/run$case_no" --set train.steps=1000000 \
-    --set train_micro_batch_size_per_gpu=2 recipes/quickstart.yaml
+go --set train.steps=1000000
 until_true others_wait
 sleep 3 # so slow it is; below the 10 s that ssh waits
 trains && fail "a host that is slow to start" "it trains without it"
@@ -121,7 +139,8 @@ examine() { # NAME CODE PATTERN...: that is its exit code, and each pattern is o
 examine "doctor of three hosts" 0 '^zt1, 1 slot: ' '^zt3, 1 slot: ' 'ok +login +by ssh' 'ok +work folder' \
     '(ok|warn) +network .* MB/s each way' 'ok +clocks ' '^  zt2 +[0-9]+ +[0-9]+$' '^ready: '
 grep -v zt2 "$tmp/known" >"$lab/known_hosts"
-examine "doctor of a host that is not known" 1 '^zt2, 1 slot: 1 failure$' 'FAIL +login .*Host key' '`ssh zt2`' \
+examine "doctor of a host that is not known" 1 '^zt2, 1 slot: 1 failure$' 'FAIL +login .*its host key is not known: ssh-ed25519 SHA256:' \
+    '`ssh -o HostKeyAlgorithms=ssh-ed25519 zt2 true`' \
     '(ok|warn) +network ' '^  zt3 +[0-9]+ +- *$' '^not ready: 1 failure'
 cp "$tmp/known" "$lab/known_hosts"
 ip -n zt3 route add blackhole 10.199.0.1
@@ -134,13 +153,28 @@ train
 hit 9 "$(rank_on 2 1)"
 within 5 "kill -9 of a rank" 137 'rank 1 on zt2 failed first: signal 9'
 
-train
-hit 9 "$(agent_on 2)"
-within 5 "kill -9 of an agent" '[1-9]*' 'the agent on zt2 was lost: the connection broke, or the agent was killed'
+connections_that_are_lost() {
+    train
+    hit 9 "$(agent_on 2)"
+    within 5 "kill -9 of an agent ($launcher)" '[1-9]*' "the agent on zt2 was lost: $(by \
+        'the agent was ended by signal KILL' 'the connection broke, or the agent was killed')"
 
-train
-hit 9 "$pid"
-within 5 "kill -9 of the front end" 137
+    train
+    hit 9 "$pid"
+    within 5 "kill -9 of the front end ($launcher)" 137
+
+    train
+    for p in $(called 2 sshd); do
+        [ "$p" = "$(cat "$lab/zt2/pid")" ] || kill -9 "$p"
+    done
+    within 5 "kill -9 of a connection's sshd ($launcher)" '[1-9]*' 'the agent on zt2 was lost: '
+
+    train
+    ip link set vzt2 down
+    within 15 "a link that is cut ($launcher)" '[1-9]*' 'zt2'
+    ip link set vzt2 up
+}
+for launcher in openssh ssh; do connections_that_are_lost; done
 
 train
 hit INT "$pid"
@@ -149,17 +183,6 @@ within 5 "an interrupt lets the step end" 130 'finishing this step'
 train
 hit TERM "$pid"
 within 5 "SIGTERM to the front end" 143
-
-train
-for p in $(called 2 sshd); do
-    [ "$p" = "$(cat "$lab/zt2/pid")" ] || kill -9 "$p"
-done
-within 5 "kill -9 of a connection's sshd" '[1-9]*' 'the agent on zt2 was lost: '
-
-train
-ip link set vzt2 down
-within 15 "a link that is cut" '[1-9]*' 'zt2'
-ip link set vzt2 up
 
 train
 mapfile -t frozen < <(ip netns pids zt3)
@@ -179,14 +202,12 @@ mkdir "$tmp/nvme" "$tmp/ck"
 small_there() { nsenter -t "$(cat "$lab/zt2/pid")" -m mount -t tmpfs -o size=64k tmpfs "$1"; }
 if small_there "$tmp/nvme" && small_there "$tmp/ck"; then
     struck=$SECONDS
-    start --device=cpu --hostfile="$tmp/three" --log_dir="$tmp/run$case_no" \
-        --set zero_optimization.offload_optimizer.device=nvme \
-        --set zero_optimization.offload_optimizer.nvme_path="$tmp/nvme" recipes/quickstart.yaml
+    go --set zero_optimization.offload_optimizer.device=nvme \
+        --set zero_optimization.offload_optimizer.nvme_path="$tmp/nvme"
     within 10 "the disk of one host is full" '[13]' "rank 1 on zt2 failed first"
     grep -qE "rank 1.*$tmp/nvme|\| .*$tmp/nvme" "$tmp/err" || fail "the disk of one host is full" "it is not named"
     struck=$SECONDS
-    start --device=cpu --hostfile="$tmp/three" --log_dir="$tmp/run$case_no" --set checkpoint.dir="$tmp/ck" \
-        recipes/quickstart.yaml
+    go --set checkpoint.dir="$tmp/ck"
     within 10 "a folder of checkpoints that one host does not share" 3 'one that all hosts share'
 else
     echo "skip hosts the disk of one host is full: no mounts here"

@@ -57,7 +57,6 @@ up() {
     [ "$(id -u)" = 0 ] || cannot "not root"
     [ -x /usr/sbin/sshd ] || cannot "no sshd (openssh-server)"
     command -v ip >/dev/null || cannot "no ip (iproute2)"
-    ip link show ztbr0 >/dev/null 2>&1 && cannot "there is a ztbr0 already: another test runs"
     { ip netns add zt-probe && ip netns del zt-probe; } 2>/dev/null || cannot "no network namespaces here"
     ip link add ztbr0 type bridge 2>/dev/null || cannot "no bridges here"
     ip addr add 10.199.0.254/24 dev ztbr0
@@ -82,6 +81,8 @@ up() {
 
 case $1 in
 up)
+    # Before anything of it is ours to be taken down.
+    ip link show ztbr0 >/dev/null 2>&1 && cannot "there is a ztbr0 already: another test runs"
     trap '[ $? = 0 ] || down' EXIT
     up
     ;;

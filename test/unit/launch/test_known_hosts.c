@@ -209,21 +209,41 @@ TEST(messages_show_the_fingerprint_and_what_to_do)
     CHECK(strncmp(shown.buf, "ssh-ed25519 SHA256:", 19) == 0);
     CHECK(strstr(keygen.buf, strchr(shown.buf, ' ') + 1)); /* the same as ssh-keygen's */
 
-    CHECK_INT(zt_trust_require(&t, "node-a", 2222, r.key[0], &err), ZT_EINPUT);
+    CHECK_INT(zt_trust_require(&t, "node-a", 2222, "-p 2222 me@node-a", r.key[0], &err), ZT_EINPUT);
     CHECK(strstr(err.msg, shown.buf) && strstr(err.msg, "is not known"));
-    CHECK(strstr(err.msg, "`ssh -p 2222 -o HostKeyAlgorithms=ssh-ed25519 node-a true`"));
+    CHECK(strstr(err.msg, "`ssh -o HostKeyAlgorithms=ssh-ed25519 -p 2222 me@node-a true`"));
     t = (struct zt_trust){.kind = ZT_TRUST_CHANGED, .path = "/h/known_hosts", .line = 7};
-    CHECK_INT(zt_trust_require(&t, "node-a", 2222, r.key[0], &err), ZT_EINPUT);
+    CHECK_INT(zt_trust_require(&t, "node-a", 2222, "-p 2222 me@node-a", r.key[0], &err), ZT_EINPUT);
     CHECK(strstr(err.msg, shown.buf) && strstr(err.msg, "/h/known_hosts:7 has another one"));
     CHECK(strstr(err.msg, "`ssh-keygen -R '[node-a]:2222' -f '/h/known_hosts'`"));
     t.kind = ZT_TRUST_REVOKED;
-    CHECK_INT(zt_trust_require(&t, "node-a", 22, r.key[0], &err), ZT_EINPUT);
+    CHECK_INT(zt_trust_require(&t, "node-a", 22, "node-a", r.key[0], &err), ZT_EINPUT);
     CHECK(strstr(err.msg, shown.buf) && strstr(err.msg, "@revoked in /h/known_hosts:7"));
     t.kind = ZT_TRUST_KNOWN;
-    CHECK_OK(zt_trust_require(&t, "node-a", 22, r.key[0], &err), err);
+    CHECK_OK(zt_trust_require(&t, "node-a", 22, "node-a", r.key[0], &err), err);
     zt_str_release(&shown);
     zt_str_release(&keygen);
     teardown(&r);
+}
+
+TEST(types_of_known_keys)
+{
+    static const char text[] =
+        "a,b ssh-ed25519 AAAA\n[a]:2222 ssh-rsa AAAA\n@revoked a ssh-dss AAAA\n"
+        "a ecdsa-sha2-nistp256 AAAA\na ssh-ed25519 BBBB\n"
+        "@cert-authority * x AAAA\nc ssh-xmss AAAA\n";
+    const struct zt_known_hosts f[] = {{"kh", text, strlen(text)}, {"2", "a last AAAA\n", 12}};
+    struct zt_str out = {0};
+    struct zt_err err;
+    CHECK_OK(zt_known_hosts_types(f, 2, "A", 22, &out, &err), err);
+    CHECK_STR(out.buf, "ssh-ed25519,ecdsa-sha2-nistp256,last");
+    zt_str_reset(&out);
+    CHECK_OK(zt_known_hosts_types(f, 1, "a", 2222, &out, &err), err);
+    CHECK_STR(out.buf, "ssh-rsa,ssh-ed25519,ecdsa-sha2-nistp256");
+    zt_str_reset(&out);
+    CHECK_OK(zt_known_hosts_types(f, 2, "d", 22, &out, &err), err);
+    CHECK_STR(zt_str_get(&out), "");
+    zt_str_release(&out);
 }
 
 TEST(malformed_keys_are_refused)

@@ -83,7 +83,49 @@ TEST(the_end_of_the_client_is_explained)
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
         struct zt_str out = {0};
-        zt_openssh_explain(&node, exited(cases[i].status), cases[i].said, cases[i].greeted, &out);
+        struct zt_ssh_end end;
+        zt_openssh_end(exited(cases[i].status), cases[i].said, cases[i].greeted, &end);
+        zt_ssh_explain(&node, &end, cases[i].said, cases[i].greeted, &out);
+        CHECK_STR(out.buf, cases[i].text);
+        zt_str_release(&out);
+    }
+}
+
+TEST(the_end_of_a_connection_of_our_own_is_explained)
+{
+    static const struct {
+        struct zt_ssh_end end;
+        const char *said;
+        bool greeted;
+        const char *text;
+    } cases[] = {
+        {{.cause = ZT_SSH_EXITED, .code = 127},
+         "sh: not found\n",
+         false,
+         "/opt/zero train/bin/zerotrain cannot be run there: sh: not found; --remote_path=PATH "
+         "says "
+         "where it is"},
+        {{.cause = ZT_SSH_SIGNALLED, .text = "KILL"},
+         "",
+         true,
+         "the agent was ended by signal KILL"},
+        {{.cause = ZT_SSH_BROKEN, .text = "the connection broke: reset"},
+         "",
+         true,
+         "the connection broke: reset"},
+        {{.cause = ZT_SSH_REFUSED, .text = "me@node-a: Permission denied (publickey)"},
+         "",
+         false,
+         "me@node-a: Permission denied (publickey); it must let us in without a password: `ssh -o "
+         "BatchMode=yes -p 2222 me@node-a true` tries it"},
+        {{.cause = ZT_SSH_FAILED, .text = "node-a: its host key is not known"},
+         "",
+         false,
+         "node-a: its host key is not known"},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_str out = {0};
+        zt_ssh_explain(&node, &cases[i].end, cases[i].said, cases[i].greeted, &out);
         CHECK_STR(out.buf, cases[i].text);
         zt_str_release(&out);
     }

@@ -6,9 +6,10 @@
 #include "base/io.h"
 #include "launch/ssh_config.h"
 
-static int parse(const char *text, struct zt_ssh_config *c, struct zt_err *err)
+static int parse(const char *text, struct zt_arena *arena, struct zt_ssh_config *c,
+                 struct zt_err *err)
 {
-    return zt_ssh_config_parse(text, strlen(text), "/home/me", c, err);
+    return zt_ssh_config_parse(text, strlen(text), "/home/me", arena, c, err);
 }
 
 #define BASE "user me\nhostname 192.0.2.1\nport 22\n"
@@ -16,13 +17,15 @@ static int parse(const char *text, struct zt_ssh_config *c, struct zt_err *err)
 TEST(what_ssh_says_is_read)
 {
     struct zt_ssh_config c;
+    struct zt_arena arena = {0};
+    struct zt_str why = {0};
     struct zt_err err;
     CHECK_OK(parse("host node-a\nuser trainer\nhostname 10.0.0.7\nport 2222\n"
                    "gssapiauthentication yes\nidentitiesonly yes\nidentityfile ~/.ssh/id_a\n"
                    "identityfile /keys/b c\nuserknownhostsfile /h/known_hosts ~/k2\n"
                    "globalknownhostsfile none\nhostkeyalias lab\nidentityagent none\n"
-                   "proxycommand none\nsendenv LANG\n",
-                   &c, &err),
+                   "proxycommand none\naddressfamily inet6\nknownhostscommand none\nsendenv LANG\n",
+                   &arena, &c, &err),
              err);
     CHECK_STR(c.hostname, "10.0.0.7");
     CHECK_STR(c.user, "trainer");
@@ -35,8 +38,9 @@ TEST(what_ssh_says_is_read)
     CHECK_INT(c.user_known_hosts.n, 2);
     CHECK_STR(c.user_known_hosts.v[1], "/home/me/k2");
     CHECK_INT(c.global_known_hosts.n, 0);
-    CHECK(!zt_ssh_needs_client(&c));
-    zt_ssh_config_release(&c);
+    CHECK_STR(c.address_family, "inet6");
+    CHECK(!zt_ssh_needs_client(&c, &why) && !why.len);
+    zt_arena_release(&arena);
 }
 
 TEST(hosts_that_need_the_client_say_why)
@@ -47,17 +51,19 @@ TEST(hosts_that_need_the_client_say_why)
         {BASE "proxyjump me@bastion:22\n", "it is reached through ProxyJump me@bastion:22"},
         {BASE "proxycommand nc %h %p\n", "it is reached through a ProxyCommand"},
         {BASE "certificatefile ~/c-cert.pub\n", "it wants the certificate /home/me/c-cert.pub"},
+        {BASE "bindaddress 10.0.0.1\n", "its configuration sets bindaddress"},
         {BASE "proxyjump none\ncertificatefile none\n", NULL},
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
         struct zt_ssh_config c;
+        struct zt_arena arena = {0};
+        struct zt_str why = {0};
         struct zt_err err;
-        CHECK_OK(parse(cases[i].text, &c, &err), err);
-        const char *why = zt_ssh_needs_client(&c);
-        CHECK(!why == !cases[i].why);
-        if (why)
-            CHECK_STR(why, cases[i].why);
-        zt_ssh_config_release(&c);
+        CHECK_OK(parse(cases[i].text, &arena, &c, &err), err);
+        CHECK_INT(zt_ssh_needs_client(&c, &why), cases[i].why != NULL);
+        CHECK_STR(zt_str_get(&why), cases[i].why ? cases[i].why : "");
+        zt_str_release(&why);
+        zt_arena_release(&arena);
     }
 }
 
@@ -71,9 +77,11 @@ TEST(other_text_is_refused)
                                       "hostname none\nuser b\nport 22\n"};
     for (size_t i = 0; i < ZT_ARRAY_LEN(bad); i++) {
         struct zt_ssh_config c;
+        struct zt_arena arena = {0};
         struct zt_err err = {0};
-        CHECK_INT(parse(bad[i], &c, &err), ZT_EPROTO);
+        CHECK_INT(parse(bad[i], &arena, &c, &err), ZT_EPROTO);
         CHECK(strstr(err.msg, "ssh -G"));
+        zt_arena_release(&arena);
     }
 }
 
@@ -81,17 +89,18 @@ TEST(other_text_is_refused)
 TEST(ssh_itself_is_asked)
 {
     struct zt_ssh_config c;
+    struct zt_arena arena = {0};
     struct zt_err err;
     if (system("command -v ssh >/dev/null"))
         SKIP("ssh is not installed");
-    CHECK_OK(zt_ssh_config_read("192.0.2.9", "trainer", 2222, &c, &err), err);
+    CHECK_OK(zt_ssh_config_read("192.0.2.9", "trainer", 2222, &arena, &c, &err), err);
     CHECK_STR(c.hostname, "192.0.2.9");
     CHECK_STR(c.user, "trainer");
     CHECK_INT(c.port, 2222);
     CHECK(c.user_known_hosts.n >= 1 && c.user_known_hosts.v[0][0] == '/');
-    zt_ssh_config_release(&c);
-    CHECK_INT(zt_ssh_config_read("bad host", NULL, 0, &c, &err) < 0, 1);
+    CHECK_INT(zt_ssh_config_read("bad host", NULL, 0, &arena, &c, &err) < 0, 1);
     CHECK(strstr(err.msg, "ssh -G bad host failed: "));
+    zt_arena_release(&arena);
 }
 
 TEST_MAIN()

@@ -1,0 +1,204 @@
+#include "base/clock.h"
+#include "base/io.h"
+#include "launch/ssh2_host.h"
+
+enum { SSH_PORT = 22, KNOWN_BYTES = 64 << 20 };
+
+/* ---- the host proves who it is ---- */
+
+/* By which it stands in known_hosts: as ssh, an alias stands there without a port. */
+static const char *known_as(const struct ssh2_host *h, int *port)
+{
+    *port = h->config->host_key_alias ? SSH_PORT : h->config->port;
+    return h->config->host_key_alias ? h->config->host_key_alias : h->config->hostname;
+}
+
+/* A file that is not there knows nobody. */
+static struct zt_known_hosts known_file(struct zt_ssh2 *s, const char *path)
+{
+    struct zt_err err;
+    size_t i = 0;
+    while (i < s->n_known && strcmp(s->known[i].path, path))
+        i++;
+    if (i == s->n_known) {
+        struct known_file f = {.path = zt_arena_strdup(&s->arena, path)};
+        if (zt_read_file(path, KNOWN_BYTES, &f.text, &err))
+            zt_str_reset(&f.text);
+        ZT_GROW(s->known, s->n_known + 1, s->cap_known);
+        s->known[s->n_known++] = f;
+    }
+    const struct known_file *f = &s->known[i];
+    return (struct zt_known_hosts){f->path, zt_str_get(&f->text), f->text.len};
+}
+
+enum { MOST_FILES = 2 * ZT_SSH_MAX_FILES };
+
+static int known_files(struct ssh2_host *h, struct zt_known_hosts out[MOST_FILES])
+{
+    const struct zt_ssh_files *both[] = {&h->config->user_known_hosts,
+                                         &h->config->global_known_hosts};
+    int n = 0;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(both); i++)
+        for (int j = 0; j < both[i]->n; j++)
+            out[n++] = known_file(h->s, both[i]->v[j]);
+    return n;
+}
+
+/* Types that a host's key may have for libssh2; of a known_hosts line, and as they are asked for. */
+static const struct {
+    const char *type, *methods;
+    bool rsa;
+} served[] = {
+    {"ssh-ed25519", "ssh-ed25519", false},
+    {"ecdsa-sha2-nistp256", "ecdsa-sha2-nistp256", false},
+    {"ecdsa-sha2-nistp384", "ecdsa-sha2-nistp384", false},
+    {"ecdsa-sha2-nistp521", "ecdsa-sha2-nistp521", false},
+    {"ssh-rsa", "rsa-sha2-512,rsa-sha2-256", true},
+};
+
+static bool in_list(const char *list, const char *word)
+{
+    for (const char *p = list; *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == strlen(word) && memcmp(p, word, strlen(word)) == 0)
+            return true;
+    return false;
+}
+
+/* Those that are known, and then the others; whether some that is known is among them. */
+static bool put_methods(const struct ssh2_host *h, const char *known, struct zt_str *out)
+{
+    bool any = false;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < ZT_ARRAY_LEN(served); i++) {
+            const bool is_known = in_list(known, served[i].type);
+            if ((served[i].rsa && !h->s->rsa) || is_known != (pass == 0))
+                continue;
+            any = any || is_known;
+            zt_str_printf(out, "%s%s", out->len ? "," : "", served[i].methods);
+        }
+    }
+    return any;
+}
+
+int ssh2_host_key_methods(struct ssh2_host *h, struct zt_str *out, struct zt_err *err)
+{
+    struct zt_known_hosts files[MOST_FILES];
+    struct zt_str types = {0};
+    int port, n = known_files(h, files);
+    const char *name = known_as(h, &port);
+    int rc = zt_known_hosts_types(files, n, name, port, &types, err);
+    if (!rc && !put_methods(h, zt_str_get(&types), out) && types.len)
+        rc = zt_err_set(err, ZT_EUNSUPPORTED,
+                        "known_hosts has its key of type %s, which libssh2 %s cannot check",
+                        types.buf, libssh2_version(0));
+    zt_str_release(&types);
+    return rc;
+}
+
+/* Another of its keys is known, of a type that only the client can check. */
+static bool client_knows_other(struct ssh2_host *h, const struct zt_known_hosts *files, int n)
+{
+    struct zt_str types = {0};
+    struct zt_err err;
+    int port;
+    const char *name = known_as(h, &port);
+    bool other = false;
+    if (zt_known_hosts_types(files, n, name, port, &types, &err) == 0)
+        for (size_t i = 0; i < ZT_ARRAY_LEN(served); i++)
+            other = other ||
+                    (served[i].rsa && !h->s->rsa && in_list(zt_str_get(&types), served[i].type));
+    zt_str_release(&types);
+    return other;
+}
+
+bool ssh2_check_host_key(struct ssh2_host *h)
+{
+    struct zt_known_hosts files[MOST_FILES];
+    struct zt_trust trust;
+    struct zt_str reach = {0};
+    struct zt_err err;
+    size_t len;
+    int type, port, n = known_files(h, files);
+    const char *name = known_as(h, &port);
+    const char *blob = libssh2_session_hostkey(h->session, &len, &type);
+    const struct zt_host_key key = {(const uint8_t *)blob, blob ? len : 0};
+    if (zt_known_hosts_check(files, n, name, port, key, &trust, &err))
+        return ssh2_end(h, ZT_SSH_FAILED, "%s", err.msg);
+    if (trust.kind != ZT_TRUST_KNOWN && trust.kind != ZT_TRUST_REVOKED && trust.has_authority)
+        return ssh2_need_client(h, "its key may have a certificate of an authority that "
+                                   "known_hosts has");
+    if (trust.kind == ZT_TRUST_UNKNOWN && client_knows_other(h, files, n))
+        return ssh2_need_client(h, "known_hosts has a key of it that libssh2 %s cannot check",
+                                libssh2_version(0));
+    zt_ssh_put_reach(h->target, &reach);
+    int rc = zt_trust_require(&trust, name, port, reach.buf, key, &err);
+    zt_str_release(&reach);
+    return rc == 0 || ssh2_end(h, ZT_SSH_FAILED, "%s", err.msg);
+}
+
+/* ---- we prove who we are ---- */
+
+/* Called by libssh2 once the host has said that it would take the key. */
+static int sign(LIBSSH2_SESSION *session, unsigned char **sig, size_t *sig_len,
+                const unsigned char *data, size_t len, void **abstract)
+{
+    struct ssh2_host *h = *abstract;
+    const struct zt_ssh_identity *id = &h->keys.v[h->at_key];
+    struct zt_err err;
+    (void)session;
+    int rc = zt_ssh_identity_sign(id, data, len, sig, sig_len, &err);
+    if (rc == 0)
+        return 0;
+    if (rc > 0) {
+        h->state = SSH2_LOCKED;
+        h->was_locked = true;
+        return LIBSSH2_ERROR_EAGAIN;
+    }
+    h->why_kept = zt_arena_strdup(&h->s->arena, err.msg);
+    return -1;
+}
+
+static bool refused(struct ssh2_host *h)
+{
+    if (h->keys.other)
+        return ssh2_need_client(h, "%s", h->keys.other);
+    return ssh2_end(h, ZT_SSH_REFUSED, "%s@%s: Permission denied (publickey)%s%s", h->config->user,
+                    h->target->host, h->why_kept ? ": " : "", h->why_kept ? h->why_kept : "");
+}
+
+/* Not every key may be tried in one connection (MaxAuthTries), and nobody waits long for a passphrase. */
+static bool connection_lost(struct ssh2_host *h, int64_t now_ns)
+{
+    if (h->n_offered > 0 || h->was_locked) /* so it gets further each time */
+        return ssh2_begin_again(h, now_ns);
+    return ssh2_end(h, ZT_SSH_FAILED, "%s: the connection broke while logging in: %s",
+                    h->target->host, ssh2_error(h));
+}
+
+bool ssh2_log_in(struct ssh2_host *h, int64_t now_ns)
+{
+    if (h->at_key >= h->keys.n)
+        return refused(h);
+    size_t len;
+    const uint8_t *blob = zt_ssh_identity_blob(&h->keys.v[h->at_key], &len);
+    int rc = libssh2_userauth_publickey(h->session, h->config->user, blob, len, sign, &h->self);
+    if (h->state == SSH2_LOCKED) {
+        h->deadline_ns = 0;
+        return true;
+    }
+    if (rc == LIBSSH2_ERROR_EAGAIN)
+        return false;
+    if (rc == 0) {
+        h->state = SSH2_OPENING;
+        ssh2_leave_place(h);
+        return true;
+    }
+    /* Of a host that says nothing more and one that does not take a signature libssh2 gives the same code. */
+    const bool silent =
+        rc == LIBSSH2_ERROR_PUBLICKEY_UNVERIFIED && strstr(ssh2_error(h), "Waiting for");
+    if (silent || ssh2_is_broken(rc))
+        return connection_lost(h, now_ns);
+    h->at_key++;
+    h->n_offered++;
+    return true;
+}

@@ -1,0 +1,98 @@
+#include <errno.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launch/ssh2_host.h"
+
+/* What is in the buffer goes to a descriptor; when nobody reads there any more it is thrown away. */
+static bool flush(struct ssh2_buf *b, int fd, bool *ended)
+{
+    if (b->len == 0)
+        return false;
+    ssize_t n = *ended ? (ssize_t)b->len : write(fd, b->b + b->at, b->len);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (n < 0) {
+        *ended = true;
+        n = (ssize_t)b->len;
+    }
+    b->at += (size_t)n;
+    b->len -= (size_t)n;
+    return true;
+}
+
+static bool broken(struct ssh2_host *h)
+{
+    return ssh2_end(h, ZT_SSH_BROKEN, "the connection broke: %s", ssh2_error(h));
+}
+
+/* One stream of the agent. A failure ends the host. */
+static bool carry_up(struct ssh2_host *h, int stream, struct ssh2_buf *b, int fd, bool *ended)
+{
+    bool moved = flush(b, fd, ended);
+    if (b->len)
+        return moved;
+    ssize_t n = libssh2_channel_read_ex(h->channel, stream, b->b, sizeof b->b);
+    if (n == LIBSSH2_ERROR_EAGAIN || n == 0)
+        return moved;
+    if (n < 0)
+        return broken(h);
+    b->at = 0;
+    b->len = (size_t)n;
+    flush(b, fd, ended);
+    return true;
+}
+
+static bool read_down(struct ssh2_host *h)
+{
+    struct ssh2_buf *b = &h->down;
+    if (b->len || h->down_ended)
+        return false;
+    ssize_t n = read(h->fd, b->b, sizeof b->b);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    h->down_ended = n <= 0;
+    b->at = 0;
+    b->len = n > 0 ? (size_t)n : 0;
+    return true;
+}
+
+static bool carry_down(struct ssh2_host *h)
+{
+    struct ssh2_buf *b = &h->down;
+    bool moved = read_down(h);
+    if (b->len) {
+        /* After EAGAIN libssh2 wants the same bytes again: they stay where they are. */
+        ssize_t n = libssh2_channel_write(h->channel, b->b + b->at, b->len);
+        if (n == LIBSSH2_ERROR_EAGAIN || n == 0)
+            return moved;
+        if (n == LIBSSH2_ERROR_CHANNEL_CLOSED || n == LIBSSH2_ERROR_CHANNEL_EOF_SENT)
+            n = (ssize_t)b->len; /* the agent is gone; how, is told by the other direction */
+        if (n < 0)
+            return broken(h);
+        b->at += (size_t)n;
+        b->len -= (size_t)n;
+        return true;
+    }
+    if (!h->down_ended || h->eof_sent)
+        return moved;
+    int rc = libssh2_channel_send_eof(h->channel);
+    h->eof_sent = rc != LIBSSH2_ERROR_EAGAIN;
+    return moved || h->eof_sent;
+}
+
+bool ssh2_pump(struct ssh2_host *h)
+{
+    bool moved = carry_up(h, 0, &h->up, h->fd, &h->up_ended);
+    if (h->state == SSH2_RUNNING)
+        moved |= carry_up(h, SSH_EXTENDED_DATA_STDERR, &h->err, h->err_fd, &h->err_ended);
+    if (h->state == SSH2_RUNNING)
+        moved |= carry_down(h);
+    if (h->state != SSH2_RUNNING)
+        return false;
+    if (libssh2_channel_eof(h->channel) && !h->up.len && !h->err.len) {
+        h->state = SSH2_CLOSING;
+        return true;
+    }
+    return moved;
+}
