@@ -51,23 +51,24 @@ cd "$HOME" && exec env -i PATH="$PATH" sh -c "$command"
 END
 chmod +x bin/ssh
 PATH=$PWD/bin:$PATH
+client() { doctor --launcher=openssh "$@"; }
 printf 'me@node-a slots=2\nnode-x slots=1\nnode-b slots=4\n' >hosts
-doctor --hostfile=hosts >out
+client --hostfile=hosts >out
 echo "exit status $?"
 sed -nE '/^node-x/,/^$/s/ +/ /gp' out
 sed -n '/^between/,$p' out | sed -nE 's/^  (ok|warn) +([a-z]+) .*/\2/p; s/, [0-9]+ warnings?//; /^(not )?ready/p'
 sed -nE '/MB.s from/,/^$/{s/ +/ /g; s/ [0-9]+/ N/g; p}' out
-doctor --hostfile=hosts --exclude=node-x --json | python3 -c '
+client --hostfile=hosts --exclude=node-x --json | python3 -c '
 import json, sys
 d = json.load(sys.stdin)
 print([h["host"] for h in d["hosts"]], [h["slots"] for h in d["hosts"]], d["ready"])
 print([(p["from"], p["to"], p["bytes_per_s"] > 0, p["round_trip_us"] > 0) for p in d["pairs"]])
 print([abs(h["clock_ahead_s"]) <= h["clock_round_trip_s"] for h in d["hosts"]])'
-try doctor --hostfile=hosts --include=node-a:0 | grep -E '^node|ready|exit' | sed -E 's/: .*/: .../'
+try client --hostfile=hosts --include=node-a:0 | grep -E '^node|ready|exit' | sed -E 's/: .*/: .../'
 mkdir shared
-doctor --hostfile=hosts --exclude=node-x --set checkpoint.dir=shared/run tiny.yaml | grep -cE '^  ok +checkpoints +.*/shared/run \(it will be made\): '
+client --hostfile=hosts --exclude=node-x --set checkpoint.dir=shared/run tiny.yaml | grep -cE '^  ok +checkpoints +.*/shared/run \(it will be made\): '
 ls -A shared
-try doctor --hostfile=hosts --remote_path=/nosuch/zerotrain --num_nodes=1 | grep -aE 'FAIL|exit' | sed 's/there: .*/there: .../'
+try client --hostfile=hosts --remote_path=/nosuch/zerotrain --num_nodes=1 | grep -aE 'FAIL|exit' | sed 's/there: .*/there: .../'
 try zerotrain doctor --hostfile=nosuch
 try zerotrain doctor --log_dir=x
 try zerotrain probe
