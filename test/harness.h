@@ -18,7 +18,8 @@ struct zt_test {
     struct zt_test *next;
 };
 
-static struct zt_test *zt_tests_head, **zt_tests_tail = &zt_tests_head;
+static struct zt_test *zt_tests_head;
+ZT_UNUSED static struct zt_test **zt_tests_tail = &zt_tests_head;
 static int zt_test_failed, zt_test_skipped; /* of the test under way */
 static const char *zt_test_name;
 static char zt_test_rigs[32]; /* " (cuda)" */
