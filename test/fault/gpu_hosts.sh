@@ -15,7 +15,7 @@ fi
 # What each host has; the last has no GPU.
 echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=2" >"$lab.zt1"
 echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3,0" >"$lab.zt2"
-echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=1 CUSIM_MEMORY=8M" >"$lab.zt3"
+echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=1 CUSIM_MEMORY=64M" >"$lab.zt3"
 reason=$(test/fault/netlab.bash up "$lab" $N 2>&1)
 case $? in
 0) ;;
@@ -102,7 +102,7 @@ printf 'zt1 slots=2\nzt4 slots=1\n' >"$tmp/none"
 cannot "a host without a GPU" 3 'none: zt4 says: there is no GPU on this machine' --hostfile="$tmp/none"
 printf 'zt1 slots=2\nzt3 slots=1\n' >"$tmp/small"
 cannot "a host with less memory" 5 'does not fit: .*: what is free on GPU 0 of zt3' --hostfile="$tmp/small" \
-    --set model.n_embd=512
+    --set model.n_embd=512 --set model.n_layer=12
 start --device=cuda --hostfile="$tmp/small" --log_dir="$tmp/run$case_no" --set train.steps=2 "$tmp/tiny.yaml"
 verdict "a host with less memory, and it fits" 0
 
