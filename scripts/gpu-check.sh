@@ -7,8 +7,8 @@
 # The exit status is 0 when none failed.
 #
 # A GPU machine need not reach a package registry: --pack copies the headers and libraries of oneDNN,
-# libyaml, jansson, xxHash and OpenSSL, and of liburing where it is, to build/gpu-deps (about 47 MB), to travel with
-# the tree.
+# libyaml, jansson, xxHash, OpenSSL and libssh2, and of liburing where it is, to build/gpu-deps (about 47 MB), to
+# travel with the tree.
 set -u
 self=$(realpath "$0")
 cd "$(dirname "$self")/.." || exit 1
@@ -21,17 +21,21 @@ pack() {
     rm -rf $deps
     mkdir -p $deps/include $deps/lib
     for dir in "/usr/include/$(gcc -print-multiarch)" /usr/include; do
-        for name in oneapi openssl dnnl.h yaml.h jansson.h jansson_config.h xxhash.h liburing liburing.h; do
+        for name in oneapi openssl dnnl.h yaml.h jansson.h jansson_config.h xxhash.h liburing liburing.h libssh2.h; do
             [ ! -e "$dir/$name" ] || cp -rL "$dir/$name" $deps/include/
         done
         cp -L "$dir"/dnnl_*.h $deps/include/ 2>/dev/null
     done
-    for name in dnnl yaml jansson xxhash crypto uring; do
+    for name in dnnl yaml jansson xxhash crypto ssh2 uring; do
         dir=$(gcc -print-file-name="lib$name.so")
         [ "$name" != uring ] || [ -e "$dir" ] || continue
         soname=$(objdump -p "$dir" | awk '/SONAME/ { print $2 }') || exit 1
         cp -L "$dir" "$deps/lib/$soname" || exit 1
         [ "$soname" = "lib$name.so" ] || ln -sf "$soname" "$deps/lib/lib$name.so"
+    done
+    for name in libz.so.1 libOpenCL.so.1; do # that some of these need in turn
+        dir=$(gcc -print-file-name="$name")
+        [ ! -e "$dir" ] || cp -L "$dir" "$deps/lib/$name"
     done
     du -sh $deps
 }
