@@ -72,7 +72,7 @@ class Side:
         self.p = subprocess.Popen([args.zerotrain, "--device=cpu", f"--num_gpus={args.workers}",
                                    f"--log_dir={self.log}", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   text=True, cwd=folder)
-        self.done, self.cpu = 0, []
+        self.done, self.turns, self.cpu = 0, [], []
         self.wait_for(WARM_UP)
         self.pids = children(self.p.pid)
         self.signal(signal.SIGSTOP)
@@ -90,33 +90,32 @@ class Side:
             os.kill(pid, number)
 
     def take(self, steps):
-        """Seconds of each of `steps` steps; also of the processors, of a step in the mean."""
+        """A turn: the step that was interrupted, and `steps` that count."""
         before = cpu_seconds(self.pids)
         self.signal(signal.SIGCONT)
         self.wait_for(1 + steps)
         self.signal(signal.SIGSTOP)
         self.cpu.append((cpu_seconds(self.pids) - before) / (1 + steps))
-        records = [json.loads(x) for x in (self.log / "metrics.jsonl").read_text().splitlines()[:self.done]]
-        return [r["step_ms"] / 1e3 for r in records[-steps:]]
+        self.turns.append(range(self.done - steps + 1, self.done + 1))
 
     def end(self):
+        """Seconds of each step, by turns. Read here, as a step is recorded only when the next one is."""
         self.p.send_signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
         self.p.communicate()
+        records = map(json.loads, (self.log / "metrics.jsonl").read_text().splitlines())
+        step_s = {r["step"]: r["step_ms"] / 1e3 for r in records if r["step"] > 1}
+        return [[step_s[i] for i in turn] for turn in self.turns]
 
 
 def measure(args, folder, stage, precision):
     sides = [Side(args, folder, stage, precision, offload) for offload in (False, True)]
-    times, ratios = ([], []), []
     for i in range(args.pairs):
-        pair = [None, None]
         for k in ((0, 1) if i % 2 == 0 else (1, 0)):
-            pair[k] = sides[k].take(args.steps)
-            times[k].extend(pair[k])
-        ratios.append(statistics.median(pair[1]) / statistics.median(pair[0]))
-    for side in sides:
-        side.end()
-    best = [min(t) for t in times]
+            sides[k].take(args.steps)
+    turns = [side.end() for side in sides]
+    best = [min(map(min, t)) for t in turns]
+    ratios = [statistics.median(host) / statistics.median(device) for device, host in zip(*turns)]
     cost = best[1] / best[0] - 1, statistics.median(ratios) - 1
     cpu = [statistics.median(side.cpu) for side in sides]
     print(f"optimizer on the host, stage {stage}, {precision}, {args.workers} x {args.batch} x {args.seq} tokens: "
