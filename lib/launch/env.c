@@ -186,7 +186,7 @@ void zt_env_add_for_remote(struct zt_env *e, const struct zt_env *from)
     static const char *const prefixes[] = {"NCCL_",  "CUDA_",  "CUBLAS_", "OMP_", "KMP_",
                                            "GOMP_",  "MKL_",   "UCX_",    "MV2_", "ZT_",
                                            "PYTHON", "TORCH_", "DNNL_"};
-    static const char *const not [] = {
+    static const char *const stays[] = {
         "CUDA_VISIBLE_DEVICES=", "CUDA_MPS_", "NCCL_HOSTID=", "ZT_JOB_", "ZT_TEST_",
         "ZT_CUDA_LIB="};
     for (size_t n = 0; n < from->n; n++) {
@@ -194,8 +194,8 @@ void zt_env_add_for_remote(struct zt_env *e, const struct zt_env *from)
         bool travels = false;
         for (size_t i = 0; i < ZT_ARRAY_LEN(prefixes); i++)
             travels |= strncmp(entry, prefixes[i], strlen(prefixes[i])) == 0;
-        for (size_t i = 0; i < ZT_ARRAY_LEN(not ); i++)
-            travels &= strncmp(entry, not [i], strlen(not [i])) != 0;
+        for (size_t i = 0; i < ZT_ARRAY_LEN(stays); i++)
+            travels &= strncmp(entry, stays[i], strlen(stays[i])) != 0;
         if (travels)
             zt_env_set(e, entry, strlen(entry));
     }
