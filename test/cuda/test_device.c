@@ -346,13 +346,11 @@ static int race_child(const char *how)
     return rc;
 }
 
-TEST(cuda_missing_wait_is_a_race_that_tsan_reports)
+TEST_IF(ZT_TSAN, cuda_missing_wait_is_a_race_that_tsan_reports)
 {
     const char *how = planted_fault();
     if (how)
         exit(race_child(how));
-    if (!ZT_TSAN)
-        SKIP("only with SAN=thread");
     CHECK_INT(run_planted("wait", "missing_wait"), 0);
     CHECK_INT(run_planted("sync", "missing_wait"), 0);
     CHECK_INT(run_planted("missing", "missing_wait"), PLANTED_RACE);

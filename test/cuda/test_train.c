@@ -262,11 +262,9 @@ TEST(cuda_train_touches_what_is_planned)
     done(ranks);
 }
 
-TEST(cuda_train_tsan_sees_a_dropped_wait)
+TEST_IF(ZT_TSAN, cuda_train_tsan_sees_a_dropped_wait)
 {
     struct result *ranks;
-    if (!ZT_TSAN)
-        SKIP("only with SAN=thread");
     run_well(3, ZT_F32, &ranks);
     RETURN_IF_FAILED();
     int n_waits = ranks[0].n_waits;

@@ -213,11 +213,9 @@ static void body_planted(struct test_rank *r)
     free(a);
 }
 
-TEST(planted_missing_waits_are_races_that_tsan_reports)
+TEST_IF(ZT_TSAN, planted_missing_waits_are_races_that_tsan_reports)
 {
     planted = planted_fault();
-    if (!ZT_TSAN)
-        SKIP("only with SAN=thread");
     if (planted) {
         CHECK_RANKS_AS(AS_SHARED_THREADS, 1, 2, body_planted);
         return;
