@@ -130,16 +130,21 @@ fuzz:
 	    grep -E 'number_of_executed_units|new_units_added' build/fuzz-found/$$f.log; \
 	done
 
-# Benchmarks are built along, so that they keep up with the interfaces.
-tests: $(TESTS) benches $(CUSIM_TESTS)
+# Benchmarks are built along, so that they keep up with the interfaces; once is enough.
+tests: $(TESTS) $(if $(SAN),,benches) $(CUSIM_TESTS)
+
+# tests-of-LAYER: those of one.
+$(foreach l,$(sort $(notdir $(wildcard test/unit/*))),$(eval tests-of-$l: $(filter $B/test/$l/%,$(TESTS))))
 
 # Run one layer's unit tests: make unit T=plan
 unit: $(if $T,$(filter $B/test/$T/%,$(TESTS)),$(TESTS))
 	@for t in $^; do $$t || exit 1; done
 
-# The whole suite; `make test SUITES="unit cli"` runs parts of it.
+# The whole suite; `make test SUITES="unit cli"` runs parts of it. test-long: every combination.
 test:
 	test/run.sh $(SUITES)
+test-long:
+	test/run.sh --long $(SUITES)
 
 # Only what concerns CUDA, on the simulator: no GPU is needed.
 test-cuda-sim:
@@ -147,6 +152,24 @@ test-cuda-sim:
 
 check:
 	scripts/check.sh
+
+# All that is C, by another compiler, for its warnings only: make syntax CC=clang-14 B=build/clang
+SYNTAX := $(LIB_SRCS) $(CMD_SRCS) $(wildcard test/unit/*/*.c test/fuzz/*.c test/bench/bench_*.c test/fault/*.c) \
+          $(if $(HAVE_CUSIM),$(CUDA_C) $(TESTS_CU_C))
+SYNTAX := $(SYNTAX:%.c=$B/syntax/%.ok) $(foreach i,$(ISAS),$(ISA_SRCS:%.c=$B/syntax/%.$i.ok))
+check_syntax = @mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $1 -fsyntax-only -MMD -MP -MT $@ -MF $@.d $< && touch $@
+
+$B/syntax/test/fuzz/%.ok: test/fuzz/%.c
+	$(call check_syntax,-Wno-missing-prototypes -DZT_CORPUS='""')
+$B/syntax/cuda/%.ok: cuda/%.c
+	$(call check_syntax,-isystem $(CUDA_INC))
+$B/syntax/test/cuda/%.ok: test/cuda/%.c
+	$(call check_syntax,-isystem $(CUDA_INC) -DZT_CUSIM)
+$B/syntax/%.ok: %.c
+	$(call check_syntax)
+$(foreach i,$(ISAS),$(eval $B/syntax/%.$i.ok: %.c; $$(call check_syntax,$(ISA_$i) -DZT_ISA=$i)))
+
+syntax: $(SYNTAX)
 
 # Static analysis, one process a file: in one process clang-tidy carries facts from file to file, and
 # clang-analyzer-valist sees errors that are not there. ISA kernels are looked at as the widest.
@@ -208,7 +231,7 @@ install: all
 clean:
 	rm -rf build
 
--include $(LIB_OBJS:.o=.d) $(CMD_OBJS:.o=.d) $(TESTS:=.d)
+-include $(LIB_OBJS:.o=.d) $(CMD_OBJS:.o=.d) $(TESTS:=.d) $(wildcard $(SYNTAX:=.d))
 
-.PHONY: all tests test-cuda-sim unit fuzzers fuzz test check tidy benches bench soak dist install clean
+.PHONY: all tests test-cuda-sim unit fuzzers fuzz test test-long check syntax tidy benches bench soak dist install clean
 .SECONDARY:

@@ -38,9 +38,9 @@ verdict "layers and includes" $?
 make -s -j"$(nproc)" SAN= all tests
 verdict "gcc warnings" $?
 
-# Compiled for its warnings only: libomp would be a second OpenMP beside the one that oneDNN uses.
+# libomp would be a second OpenMP beside the one that oneDNN uses.
 if find_tool clang; then
-    make -s -j"$(nproc)" CC="$tool" SAN= CUDA=0 B=build/clang OPT=-O1 OPENMP=-fopenmp-simd all tests
+    make -s -k -j"$(nproc)" CC="$tool" SAN= B=build/clang OPENMP=-fopenmp-simd syntax
     verdict "clang warnings" $?
 else
     skip "clang warnings" "clang is not installed"

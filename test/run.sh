@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [SUITE...]: run test suites and count. Suites, in the order of "all":
+# run.sh [--long] [SUITE...]: run test suites and count. Suites, in the order of "all":
 #   check   formatting, layers, warnings, static analysis, manuals
 #   unit    C tests of each layer, release build
 #   fuzz    fuzz corpora as tests
@@ -12,55 +12,100 @@
 #   cuda    CUDA's sources on the simulator, release build and both sanitizers
 # Each test prints one line: "ok NAME", "not ok NAME: why" or "skip NAME: why". A program that prints
 # none, or ends badly without saying so, counts as a failure. The last line is the count.
+# ZT_TEST_JOBS programs run at a time, by default as many as there are cores. --long: every combination
+# and hundreds of random kills, instead of a part of them.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
 export CUDA_ARCHS=${CUDA_ARCHS:-90} # one: no machine code of a GPU runs
+long=()
+[ "${1:-}" != --long ] || {
+    long=(--long)
+    shift
+}
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] && [ "${suites[0]}" != all ] ||
     suites=(check unit fuzz cli fault parity interop asan tsan cuda)
+at_once=${ZT_TEST_JOBS:-$(nproc)}
 mkdir -p build
 log=build/test.log
 : >"$log"
-out=$(mktemp build/out.XXXXXX) || exit 1
-trap 'rm -f "$out"' EXIT
-trap 'exit 130' INT TERM
+tmp=$(mktemp -d build/out.XXXXXX) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+trap 'end_all; exit 130' INT TERM
 
-# run NAME COMMAND...: one program that prints test lines. Shows skips, failures with what was printed
-# before them, and what takes long.
-run() {
-    local name=$1 status bad start=$SECONDS
-    shift
-    "$@" >"$out" 2>&1 </dev/null
-    status=$?
+end_all() {
+    local job
+    for job in $(jobs -p); do pkill -P "$job"; done
+}
+
+# verdict NAME OUT STATUS SECONDS: counts the lines of a program that has ended. Shows skips, failures with
+# what was printed before them, and what took long.
+verdict() {
+    local name=$1 out=$2 status=$3 took_s=$4 bad
     grep -aE '^(ok|not ok|skip) ' "$out" >>"$log"
     bad=$(grep -ac '^not ok ' "$out")
-    if [ $status -gt 128 ] || { [ $status -ne 0 ] && [ "$bad" = 0 ]; }; then
+    if [ "$status" -gt 128 ] || { [ "$status" -ne 0 ] && [ "$bad" = 0 ]; }; then
         echo "not ok $name: ended with status $status, after \"$(grep -a '^ok ' "$out" | tail -n 1)\"" |
             tee -a "$log"
-    elif [ $status -eq 0 ] && [ "$bad" != 0 ]; then
+    elif [ "$status" -eq 0 ] && [ "$bad" != 0 ]; then
         echo "not ok $name: a failed test, but exit status 0" | tee -a "$log"
     elif ! grep -qaE '^(ok|not ok|skip) ' "$out"; then
         echo "not ok $name: ran no test" | tee -a "$log"
     fi
-    if [ $status -ne 0 ] || [ "$bad" != 0 ]; then
+    if [ "$status" -ne 0 ] || [ "$bad" != 0 ]; then
         grep -av '^ok ' "$out" | tail -n 100 | sed "s|^|    $name: |"
     else
         grep -a '^skip ' "$out"
     fi
-    # A suite of one program shows its time anyway.
-    [[ $((SECONDS - start)) -lt 20 || $name != */* ]] || echo "   $name: $((SECONDS - start)) s"
+    [ "$took_s" -lt 20 ] || echo "   $name: $took_s s"
+}
+
+# One program; its verdict is not mixed with others'. What a shell starts in the background ignores interrupts,
+# which tests are about.
+run_now() { # NAME COMMAND...
+    local name=$1 out=$tmp/$BASHPID start=$SECONDS status
+    shift
+    env --default-signal=INT,QUIT "$@" >"$out" 2>&1 </dev/null
+    status=$?
+    exec {lock}>"$tmp/lock"
+    flock "$lock"
+    verdict "$name" "$out" $status $((SECONDS - start))
+    rm -f "$out"
+}
+
+# run NAME COMMAND...: a program that prints test lines, beside others. `wait` for all of them.
+run() {
+    while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done
+    run_now "$@" &
+}
+
+# A program with nothing beside it: it judges how long things take, or has the machine's network.
+run_alone() {
+    wait
+    run "$@"
+    wait
+}
+
+# run_shares N NAME COMMAND...: a program of many tests, N times, each with a share of them.
+run_shares() {
+    local n=$1 name=$2 i
+    shift 2
+    for ((i = 1; i <= n; i++)); do run "$name $i/$n" "$@" --share=$i/$n; done
 }
 
 # build [TARGET|VAR=VALUE]...: a failing build is a failing test, not an abort.
 build() {
-    if make -s -j"$(nproc)" "$@" >"$out" 2>&1; then
+    local start=$SECONDS
+    wait
+    if make -s -j"$(nproc)" "$@" >"$tmp/build" 2>&1; then
         echo "ok build $*" >>"$log"
     else
         echo "not ok build $*" | tee -a "$log"
-        head -n 30 "$out" | sed 's|^|    |'
+        head -n 30 "$tmp/build" | sed 's|^|    |'
         return 1
     fi
+    [ $((SECONDS - start)) -lt 20 ] || echo "   build: $((SECONDS - start)) s"
 }
 
 # unit_tests FOLDER [LAYER...]: those that the sources name, so none is missed and none is stale.
@@ -85,40 +130,51 @@ fuzz_corpora() { # FOLDER
     done
 }
 
+# What takes longest comes first in each suite, so that nothing is left to run by itself.
+
 suite_check() { run check scripts/check.sh; }
 suite_unit() { build all tests && unit_tests build; }
 suite_fuzz() { build tests && fuzz_corpora build; }
-suite_cli() { build all && run cli test/cli/run.sh build/zerotrain; }
+suite_cli() { build all && run_shares 4 cli test/cli/run.sh build/zerotrain; }
 suite_fault() {
-    local t
+    local t how
     build all tests || return
-    for t in test/fault/*.sh test/fault/*.py; do
-        grep -q ZT_CUDA_LIB "$t" || run "$t" "$t" build/zerotrain # those are of the suite cuda
+    run_shares 2 test/fault/ckpt.py test/fault/ckpt.py "${long[@]}" build/zerotrain
+    for t in $(grep -L ZT_CUDA_LIB test/fault/*.sh); do # the others are of the suite cuda
+        how=run
+        ! grep -q netlab.bash "$t" || how=run_alone
+        $how "$t" "$t" build/zerotrain
     done
 }
 suite_parity() {
-    build all && run parity test/parity/run.py build/zerotrain &&
-        run resume test/parity/resume.py build/zerotrain && run nodes test/parity/nodes.py build/zerotrain
+    build all || return
+    run_shares 8 parity test/parity/run.py "${long[@]}" build/zerotrain
+    run_shares 4 resume test/parity/resume.py "${long[@]}" build/zerotrain
+    run nodes test/parity/nodes.py build/zerotrain
 }
 suite_interop() { build all && run interop test/interop/run.py build/zerotrain; }
+
+# Whole trainings under a sanitizer.
+quick_trainings() { # NAME ZEROTRAIN
+    run_shares 2 "parity ($1)" test/parity/run.py --quick "$2"
+    run "resume ($1)" test/parity/resume.py --quick "$2"
+    run "nodes ($1)" test/parity/nodes.py --quick "$2"
+}
 suite_asan() {
     build all tests SAN=address || return
     local -x ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1
     local -x UBSAN_OPTIONS=print_stacktrace=1
+    quick_trainings asan build/address/zerotrain
     unit_tests build/address
     fuzz_corpora build/address
-    run "parity (asan)" test/parity/run.py --quick build/address/zerotrain
-    run "resume (asan)" test/parity/resume.py --quick build/address/zerotrain
-    run "nodes (asan)" test/parity/nodes.py --quick build/address/zerotrain
 }
 suite_tsan() {
-    build all tests SAN=thread || return
+    local layers=(dev coll offload launch train)
+    build all "${layers[@]/#/tests-of-}" SAN=thread || return
     local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
     local -x OMP_NUM_THREADS=1
-    unit_tests build/thread dev coll offload launch train
-    run "parity (tsan)" test/parity/run.py --quick build/thread/zerotrain
-    run "resume (tsan)" test/parity/resume.py --quick build/thread/zerotrain
-    run "nodes (tsan)" test/parity/nodes.py --quick build/thread/zerotrain
+    quick_trainings tsan build/thread/zerotrain
+    unit_tests build/thread "${layers[@]}"
 }
 
 # cuda_tests FOLDER [SANITIZER]: the simulator's own, then the kernels and the device on it.
@@ -171,28 +227,28 @@ suite_cuda() {
         return
     }
     build_cuda build && {
-        CUSIM_LEAKS=1 cuda_tests build/cusim
+        run_shares 4 "cusim parity" test/parity/cuda.py build/zerotrain build/cusim/libzerotrain_cuda.so
         CUSIM_LEAKS=1 kernel_tests build
-        run "cusim parity" test/parity/cuda.py build/zerotrain build/cusim/libzerotrain_cuda.so
-        for src in cuda gpu_hosts; do
-            run test/fault/$src.sh test/fault/$src.sh build/zerotrain build/cusim/libzerotrain_cuda.so
+        CUSIM_LEAKS=1 cuda_tests build/cusim
+        for src in $(grep -l ZT_CUDA_LIB test/fault/*.sh); do
+            run_alone "$src" "$src" build/zerotrain build/cusim/libzerotrain_cuda.so
         done
         nvcc_tests
     }
     build_cuda build/address SAN=address && {
         local -x ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1
         local -x UBSAN_OPTIONS=print_stacktrace=1
-        cuda_tests build/address/cusim address
-        kernel_tests build/address
-        run "address/cusim parity" test/parity/cuda.py --quick build/address/zerotrain \
+        run_shares 2 "address/cusim parity" test/parity/cuda.py --quick build/address/zerotrain \
             build/address/cusim/libzerotrain_cuda.so
+        kernel_tests build/address
+        cuda_tests build/address/cusim address
     }
     build_cuda build/thread SAN=thread && {
         local -x TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1
-        cuda_tests build/thread/cusim thread
-        kernel_tests build/thread
         run "thread/cusim parity" test/parity/cuda.py --quick build/thread/zerotrain \
             build/thread/cusim/libzerotrain_cuda.so "gpt2 fp32" # up to a minute a training
+        kernel_tests build/thread
+        cuda_tests build/thread/cusim thread
     }
 }
 
@@ -206,6 +262,7 @@ for s in "${suites[@]}"; do
     start=$SECONDS
     echo "== $s"
     "suite_$s"
+    wait
     echo "   $s: $((SECONDS - start)) s"
 done
 

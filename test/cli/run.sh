@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh ZEROTRAIN [FILTER]: golden command-line tests.
+# run.sh ZEROTRAIN [FILTER] [--share=I/N]: golden command-line tests, or every N-th from the I-th.
 #
 # test/cli/NAME.sh is run by bash in an empty folder, with $ZT the program and $REPO the checkout.
 # NAME.rc holds the expected exit status (default 0); NAME.out and NAME.err the whole of stdout and stderr
@@ -10,7 +10,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 export REPO=${here%/test/cli}
 ZT=$(realpath "$1")
 export ZT
-status=0
+shift
+status=0 n=0 share=1 shares=1
+if [[ ${!#} == --share=* ]]; then
+    IFS='=/' read -r _ share shares <<<"${!#}"
+    set -- "${@:1:$#-1}"
+fi
 
 # What differs from machine to machine: paths, times, speeds, what a process weighs; and the digits of
 # losses that hang on the order of sums.
@@ -26,7 +31,9 @@ clean() {
 for script in "$here"/*.sh; do
     name=$(basename "$script" .sh)
     [ "$name" != run ] || continue
-    [[ $name == *${2:-}* ]] || continue
+    [[ $name == *${1:-}* ]] || continue
+    n=$((n + 1))
+    [ $((n % shares)) = $((share % shares)) ] || continue
     # No letters by chance: tests search what is printed, and it holds this path.
     dir=${TMPDIR:-/tmp}/0.$$
     mkdir -m 700 "$dir" || exit 1

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checkpoints under fire: ckpt.py [--long] ZEROTRAIN [FILTER].
+"""Checkpoints under fire: ckpt.py [--long] [--share=I/N] ZEROTRAIN [FILTER].
 
 Processes are killed at every call of a save that changes a file, and at random moments; calls fail; files
 are cut, changed and removed; disks are full. After each: the run goes on from a checkpoint that is whole, to
 the very bits that a run without trouble ends with, and no checkpoint that was said to be saved is lost.
---long: hundreds of random moments, and every call instead of a part of them. One test line each.
+--long: hundreds of random moments, and every call instead of a part of them. --share=I/N: every N-th test,
+from the I-th. One test line each.
 """
 import errno
 import json
@@ -24,9 +25,10 @@ LONG = "--long" in sys.argv
 args = [a for a in sys.argv[1:] if not a.startswith("--")]
 ZT = str(pathlib.Path(args[0] if args else "build/zerotrain").resolve())
 FILTER = args[1] if len(args) > 1 else ""
+SHARE, SHARES = next((map(int, a[8:].split("/")) for a in sys.argv if a.startswith("--share=")), (1, 1))
 MARK = f"ZT_TEST_MARK=ckpt.{os.getpid()}"
 STEPS = 6
-failures = 0
+n_tests = failures = 0
 top = pathlib.Path(tempfile.mkdtemp())
 
 
@@ -89,8 +91,11 @@ def marked():
 
 
 def test(name, fn):
-    global failures
+    global n_tests, failures
     if FILTER not in name:
+        return
+    n_tests += 1
+    if n_tests % SHARES != SHARE % SHARES:
         return
     try:
         fn()
@@ -101,7 +106,7 @@ def test(name, fn):
 
 
 def skip(name, why):
-    if FILTER in name:
+    if FILTER in name and SHARE == 1:
         print(f"skip ckpt {name}: {why}", flush=True)
 
 

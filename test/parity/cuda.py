@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whole trainings on a GPU compared with the CPU's: cuda.py [--quick] ZEROTRAIN LIBRARY [FILTER].
+"""Whole trainings on a GPU compared with the CPU's: cuda.py [--quick] [--share=I/N] ZEROTRAIN LIBRARY [FILTER].
 
 LIBRARY is the CUDA part on the simulator (build/cusim/libzerotrain_cuda.so), or a real one where there are
 GPUs. The recipes and the truth are run.py's. Prints one test line each.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trainings that stop and go on from a checkpoint: resume.py [--quick] ZEROTRAIN [FILTER].
+"""Trainings that stop and go on from a checkpoint: resume.py [--quick] [--share=I/N] ZEROTRAIN [FILTER].
 
 At the same topology the two halves give the bits of the whole: losses, norms, the digest of parameters and
 moments, loss scale, batches, evaluations. At any other the state is the same to the bit when it is loaded,

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Whole trainings compared: run.py [--quick] ZEROTRAIN [FILTER].
+"""Whole trainings compared: run.py [--quick|--long] [--share=I/N] ZEROTRAIN [FILTER].
 
 The numerics contract (lib/README.md, section 2): for the same ranks, micro-batches and precision, stages
 0 to 3, overlap on or off and recomputation give the same bits; across rank counts and batch splits the
 same numbers within rounding. The traces of the fixtures (float64) pin them to the truth.
-Prints one test line each. Needs nothing but Python's standard library.
+Kinds of what does not depend on each other are combined so that any two values meet (covering());
+--long: all combinations. --share=I/N: every N-th test, from the I-th. Prints one test line each.
+Needs nothing but Python's standard library.
 """
+import itertools
 import json
 import os
 import pathlib
@@ -28,11 +31,12 @@ MODELS = {  # of the runs on text
     "qwen3": {"model_type": "qwen3", "n_layer": 2, "n_head": 3, "num_key_value_heads": 1, "n_embd": 40,
               "head_dim": 24, "n_inner": 88, "tie_word_embeddings": True},
 }
-quick = "--quick" in sys.argv
+quick, LONG = "--quick" in sys.argv, "--long" in sys.argv
 args = [a for a in sys.argv[1:] if not a.startswith("--")]
 ZT = str(pathlib.Path(args[0]).resolve())
 FILTER = args[1] if len(args) > 1 else ""
-failures = 0
+SHARE, SHARES = next((map(int, a[8:].split("/")) for a in sys.argv if a.startswith("--share=")), (1, 1))
+n_tests = failures = 0
 
 
 def recipe(micro, accum, seq_len, fixture="gpt2", **more):
@@ -108,8 +112,11 @@ class Run:
 
 
 def test(name, fn):
-    global failures
+    global n_tests, failures
     if FILTER not in name:
+        return
+    n_tests += 1
+    if n_tests % SHARES != SHARE % SHARES:
         return
     try:
         fn()
@@ -117,6 +124,18 @@ def test(name, fn):
     except AssertionError as e:
         failures += 1
         print(f"not ok parity {name}: {e}", flush=True)
+
+
+def covering(*axes):
+    """Combinations, one value of each axis, in which any two values of two axes meet."""
+    every = list(itertools.product(*map(range, map(len, axes))))
+    pairs = lambda c: {(i, c[i], j, c[j]) for i, j in itertools.combinations(range(len(c)), 2)}
+    left = set().union(*map(pairs, every))
+    chosen = every if LONG else []
+    while left and not LONG:
+        chosen.append(max(every, key=lambda c: len(pairs(c) & left)))
+        left -= pairs(chosen[-1])
+    return [tuple(axis[i] for axis, i in zip(axes, c)) for c in chosen]
 
 
 def close(got, want, rel, what):
@@ -204,21 +223,19 @@ RECOMPUTED = {  # every kind; runs of 2 do not divide the 3 blocks of the models
 
 def recomputation():
     """Case M03: memory changes, and no bit; with dropout, skipped steps, micro-batches, every stage and window."""
-    for model in ("gpt2", "llama"):
-        for precision, typed in TYPES.items():
-            if quick and (model, precision) not in (("gpt2", "fp32"), ("llama", "bf16")):
-                continue
-            for ranks, accum in ((2, 2),) if quick else ((1, 1), (2, 2), (3, 1)):
-                base = {**typed, **DROPOUT[model], "gradient_accumulation_steps": accum,
-                        "train.reduce_every_micro_batch": True}
-                variants = [("none", text_recipe(model, **base))]
-                for i, (name, keys) in enumerate(RECOMPUTED.items()):
-                    for stage in (i % 4,) if quick else (i % 4, (i + 2) % 4):
-                        variants.append((f"{name}, stage {stage}", text_recipe(model, **base, **keys, **{
-                            "zero_optimization.stage": stage, "parallel.threads": 1 + stage % 2,
-                            "zero_optimization.overlap_comm": stage != 2,
-                            "zero_optimization.prefetch_bucket_size": 1 if i % 2 else 0})))
-                same_bits(f"recomputation {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
+    cases = [("gpt2", "fp32", (2, 2)), ("llama", "bf16", (2, 2))] if quick else covering(
+        ("gpt2", "llama"), tuple(TYPES), ((1, 1), (2, 2), (3, 1)))
+    for n, (model, precision, (ranks, accum)) in enumerate(cases):
+        base = {**TYPES[precision], **DROPOUT[model], "gradient_accumulation_steps": accum,
+                "train.reduce_every_micro_batch": True}
+        variants = [("none", text_recipe(model, **base))]
+        for i, (name, keys) in enumerate(RECOMPUTED.items()):
+            for stage in (i % 4, (i + 2) % 4) if LONG else ((i + n) % 4,):
+                variants.append((f"{name}, stage {stage}", text_recipe(model, **base, **keys, **{
+                    "zero_optimization.stage": stage, "parallel.threads": 1 + stage % 2,
+                    "zero_optimization.overlap_comm": stage != 2,
+                    "zero_optimization.prefetch_bucket_size": 1 if i % 2 else 0})))
+        same_bits(f"recomputation {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
 
     def memory():
         """Bytes of the device fall from none over selective to block; what is promised is what is touched."""
@@ -250,21 +267,21 @@ def same_bits_elsewhere(name, staged, parameters):
 
     staged(stage): what moves the optimizer's state at stages 1 to 3. parameters: labels and what moves more at 3.
     """
-    for precision, typed in TYPES.items():
-        for ranks, model in ((2, "gpt2"),) if quick else ((1, "gpt2"), (2, "llama"), (3, "gpt2")):
-            for accum in (1,) if quick else (1, 2):
-                base = {"gradient_accumulation_steps": accum, "train.reduce_every_micro_batch": True, **typed}
-                if precision == "fp16":
-                    base["fp16.initial_scale_power"] = 23
-                variants = [("on the device", text_recipe(model, **base))]
-                for stage in (1, 2, 3):
-                    for policy in ("none",) if quick else ("none", "block"):
-                        variants.append((f"stage {stage} {policy}", text_recipe(model, **base, **staged(stage), **{
-                            "zero_optimization.stage": stage, "activation_checkpointing.policy": policy,
-                            "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage})))
-                for label, more in parameters:
-                    variants.append((label, text_recipe(model, **base, **more, **{"zero_optimization.stage": 3})))
-                same_bits(f"{name} {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
+    cases = covering(tuple(TYPES), ((2, "gpt2"),), (1,)) if quick else covering(
+        tuple(TYPES), ((1, "gpt2"), (2, "llama"), (3, "gpt2")), (1, 2))
+    for n, (precision, (ranks, model), accum) in enumerate(cases):
+        base = {"gradient_accumulation_steps": accum, "train.reduce_every_micro_batch": True, **TYPES[precision]}
+        if precision == "fp16":
+            base["fp16.initial_scale_power"] = 23
+        variants = [("on the device", text_recipe(model, **base))]
+        for stage in (1, 2, 3):
+            for policy in ("none", "block") if LONG else (("none", "block")[(stage + n) % 2],):
+                variants.append((f"stage {stage} {policy}", text_recipe(model, **base, **staged(stage), **{
+                    "zero_optimization.stage": stage, "activation_checkpointing.policy": policy,
+                    "zero_optimization.overlap_comm": stage != 2, "parallel.threads": stage})))
+        for label, more in parameters:
+            variants.append((label, text_recipe(model, **base, **more, **{"zero_optimization.stage": 3})))
+        same_bits(f"{name} {model} {precision} ranks={ranks} accum={accum}", ranks, variants)
 
 
 def offload_bit_for_bit():
@@ -490,23 +507,19 @@ def fixture_masks(fixture):
     def check(ranks, micro, accum, stage):
         r = recipe(micro, accum, 6, fixture, **{"zero_optimization.stage": stage,
                                                 "data.train_mask": "m", "train.steps": 3})
-        run = Run(ranks, r, {"m": mask})
-        close(run.loss, [want["loss"]], 1e-5, "loss")
-        assert abs(run.norm[0] - want["grad_norm"]) <= 1e-4 * want["grad_norm"], f"norm {run.norm[0]}"
-        assert run.steps[0]["targets"] == want["valid"], f"{run.steps[0]['targets']} targets"
+        run, split = Run(ranks, r, {"m": mask}), f"ranks={ranks} micro={micro} accum={accum}"
+        close(run.loss, [want["loss"]], 1e-5, f"{split}: loss")
+        assert abs(run.norm[0] - want["grad_norm"]) <= 1e-4 * want["grad_norm"], f"{split}: norm {run.norm[0]}"
+        assert run.steps[0]["targets"] == want["valid"], f"{split}: {run.steps[0]['targets']} targets"
         return run
 
-    for stage in (3,) if quick else range(4):
-        runs = []
-        for s in splits:
-            test(f"fixture {fixture} masked ranks={s[0]} micro={s[1]} accum={s[2]} stage={stage}",
-                 lambda s=s, stage=stage: runs.append(check(*s, stage)))
+    def every_split(stage):
+        runs = [check(*s, stage) for s in splits]
+        for s, run in zip(splits, runs):
+            close(run.loss, runs[0].loss, 1e-5, "loss of ranks=%d micro=%d accum=%d" % s)
 
-        def later_steps(runs=runs):
-            for run in runs[1:]:
-                close(run.loss, runs[0].loss, 1e-5, "loss")
-        if len(runs) > 1:
-            test(f"fixture {fixture} masked, later steps of all splits, stage={stage}", later_steps)
+    for stage in (3,) if quick else range(4):
+        test(f"fixture {fixture} masked, by any split, stage={stage}", lambda s=stage: every_split(s))
 
 
 def all_masked():
