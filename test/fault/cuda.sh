@@ -54,6 +54,22 @@ CUSIM_FAIL=ncclOp:40 CUSIM_DEVICES=3 start --device=cuda --log_dir="$tmp/run$cas
 verdict "an asynchronous error of NCCL ends the job" '[1-9]*' \
     'rank [0-2], GPU 0: .*NCCL.*: unhandled system error: the network is gone'
 
+# The GPU whose rank fails again is left out: ranks 0 and 1 are on the first and the last then.
+went_on() { [ "$(grep -c 'going on from\|first step again' "$tmp/err")" -ge "$1" ] || ended; }
+rank_is_there() { [ -n "$(rank "$1")" ] || ended; }
+CUSIM_DEVICES=3 train --max_restarts=2 --elastic --set checkpoint.dir="$tmp/ck" --set train_batch_size=6
+hit 9 "$(rank 1)"
+until_true went_on 1
+until_true rank_is_there 1
+hit 9 "$(rank 1)"
+until_true went_on 2
+until_true rank_is_there 1
+gpu=$(tr '\0' '\n' <"/proc/$(rank 1)/environ" | grep CUDA_VISIBLE_DEVICES)
+hit TERM "$pid"
+verdict "a GPU is left out" '*' 'GPU 1 is left out from now on: rank 1 failed twice in a row'
+[ "$gpu" = CUDA_VISIBLE_DEVICES=2 ] || fail "a GPU is left out" "rank 1 has $gpu"
+grep -q 'batch 6 = .* x 2 ranks' "$tmp/out" || fail "a GPU is left out" "the batch is another"
+
 CUSIM_DEVICES=1 start --device=cuda --num_gpus=1 --devices_per_gpu=2 --collectives=nccl \
     --log_dir="$tmp/run$case_no" "$tmp/tiny.yaml"
 verdict "two ranks on one GPU by NCCL are refused" 2 'NCCL refuses two workers on one GPU'

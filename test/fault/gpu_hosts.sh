@@ -16,26 +16,8 @@ fi
 echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=2" >"$lab.zt1"
 echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3,0" >"$lab.zt2"
 echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=1 CUSIM_MEMORY=64M" >"$lab.zt3"
-reason=$(test/fault/netlab.bash up "$lab" $N 2>&1)
-case $? in
-0) ;;
-77)
-    echo "skip gpu hosts: $reason"
-    exit 0
-    ;;
-*)
-    echo "not ok gpu hosts: $reason"
-    exit 1
-    ;;
-esac
-trap 'clean_up; test/fault/netlab.bash down "$lab" $N; rm -rf "$tmp"' EXIT
-
-# The user's own ssh configuration and GPUs must not matter.
-mkdir "$tmp/bin"
-printf '#!/bin/sh\nexec /usr/bin/ssh -F "%s/ssh_config" "$@"\n' "$lab" >"$tmp/bin/ssh"
-chmod +x "$tmp/bin/ssh"
-PATH=$tmp/bin:$PATH
-unset DS_ENV_FILE CUDA_VISIBLE_DEVICES ZT_CUDA_LIB CUSIM_DEVICES
+. test/fault/lab.bash
+unset CUDA_VISIBLE_DEVICES ZT_CUDA_LIB CUSIM_DEVICES
 printf 'zt1 slots=2\nzt2 slots=2\n' >"$tmp/two"
 cat >"$tmp/tiny.yaml" <<END
 model: {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
@@ -44,19 +26,6 @@ train_micro_batch_size_per_gpu: 1
 train: {steps: 1000000}
 zero_optimization: {stage: 3}
 END
-
-called() { # HOST NAME: processes of it
-    local p
-    for p in $(ip netns pids "zt$1"); do
-        ! grep -qsx "$2" "/proc/$p/comm" || echo "$p"
-    done
-}
-nothing_on_hosts() {
-    local i
-    for ((i = 1; i <= N; i++)); do
-        [ -z "$(ip netns pids "zt$i" | xargs -I% grep -las zerotrain /proc/%/cmdline)" ] || return 1
-    done
-}
 
 # ---- the bits of one host ----
 
@@ -114,24 +83,17 @@ train() { # [OPTION...]
     struck=$SECONDS
 }
 trains() { grep -q '"step"' "$tmp/run$((case_no - 1))/metrics.jsonl" 2>/dev/null || ended; }
-soon() { # NAME CODE PATTERN: within 5 s, and on all hosts
-    until_true ended
-    local end=$SECONDS
-    [ $((end - struck)) -le 5 ] || fail "$1" "it took $((end - struck)) s"
-    until_true nothing_on_hosts
-    [ $((SECONDS - end)) -le 5 ] || fail "$1" "a host had processes left for $((SECONDS - end)) s"
-    verdict "$@"
-}
+soon() { within 5 "$@"; }
 train
-hit 9 "$(called 2 zerotrain-r3)"
+hit 9 "$(rank_on 2 3)"
 soon "kill -9 of a rank" 137 'rank 3 on zt2 failed first: signal 9'
 
 train --env_file=<(echo CUSIM_NCCL=deaf)
-hit 9 "$(called 2 zerotrain-r2)"
+hit 9 "$(rank_on 2 2)"
 soon "kill -9 of a rank that NCCL does not notice" 137 'rank 2 on zt2 failed first: signal 9'
 
 train
-hit 9 "$(called 2 zerotrain-agent)"
+hit 9 "$(agent_on 2)"
 soon "kill -9 of an agent" '[1-9]*' 'the agent on zt2 was lost'
 
 train
@@ -144,5 +106,19 @@ verdict "a link that is cut" '[1-9]*' 'zt2'
 train
 hit INT "$pid"
 soon "an interrupt lets the step end" 130 'finishing this step'
+
+# The GPUs of the hosts that remain; those of a host that is away cannot be asked for again.
+train --max_restarts=1 --elastic --set checkpoint.dir="$tmp/ck" --set train_batch_size=4
+ip link set vzt2 down
+went_on() { grep -qE 'batch 4 = .* x 2 ranks' "$tmp/out" && grep -qE '[0-9] going on from|with the first step again' "$tmp/err" || ended; }
+until_true went_on
+n=$(wc -l <"$tmp/run$((case_no - 1))/metrics.jsonl")
+more_steps() { [ "$(wc -l <"$tmp/run$((case_no - 1))/metrics.jsonl")" != "$n" ] || ended; }
+until_true more_steps
+ip link set vzt2 up
+hit INT "$pid"
+struck=$SECONDS
+within 15 "a host is cut off, and left out" 130 'zt2 is left out from now on: it was lost'
+grep -q 'batch 4 = .* x 2 ranks' "$tmp/out" || fail "a host is cut off, and left out" "$(tail -n 3 "$tmp/err")"
 
 exit $failed
