@@ -44,6 +44,7 @@ int cmd_hosts(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
+int cmd_member(int argc, char **argv);
 int cmd_worker(int argc, char **argv);
 int cmd_gpus(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
@@ -56,6 +57,7 @@ enum { CMD_MAX_RANKS = 1 << 20, CMD_MAX_RESTARTS = 1000 };
 /* Where a training runs, when that is not this machine alone. */
 struct cmd_nodes {
     int n;                      /* 0: this machine alone */
+    const char *from;           /* what has told them: the hostfile, or "srun" */
     struct zt_launch_node *v;   /* (n) */
     const char *const *host_of; /* (ranks) the host of each, as the hostfile calls it */
     const int *slots;       /* (ranks) of that host, counted as it counts those that we may use */
@@ -87,9 +89,12 @@ struct cmd_options {
     struct cmd_host_gpus *asked;
     int n_asked; /* hosts of `asked`: what they have (devices.h) */
     struct cmd_lost lost;
-    struct cmd_nodes nodes; /* (hosts_in.h) */
-    const char *device;     /* "cpu", "cuda", "auto" */
-    int per_gpu;            /* 0: not given */
+    struct cmd_nodes nodes;       /* (hosts_in.h) */
+    struct zt_rendezvous *joined; /* processes that a launcher has started (join.h); NULL: none */
+    struct zt_srun *srun;         /* that has started them (slurm.h); NULL: not ours */
+    struct zt_str *cpus;          /* (ranks) of them, or NULL */
+    const char *device;           /* "cpu", "cuda", "auto" */
+    int per_gpu;                  /* 0: not given */
     enum zt_transport transport;
     const char *log_dir, *rank_log_dir, *env_file;
     const char *seed, *device_memory, *host_memory, *resume;
@@ -112,6 +117,11 @@ struct cmd_options {
  */
 int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_options *o);
 void cmd_options_release(struct cmd_options *o);
+
+static inline bool cmd_by_slurm(const struct cmd_options *o)
+{
+    return o->launcher && strcmp(o->launcher, "slurm") == 0;
+}
 
 /* The recipe with options applied; prints its errors. 0 or an exit code. */
 int cmd_load_recipe(const struct cmd_options *o, int n_ranks, bool for_plan, int64_t epoch_steps,

@@ -21,7 +21,7 @@ static int check_tcp(const struct cmd_options *o, const struct cmd_devices *dev,
 {
     if (o->nodes.n <= 1 || (o->nodes.n <= ZT_TCP_MAX_NODES && dev->n_workers <= ZT_TCP_MAX_RANKS))
         return 0;
-    cmd_error("%s: %d %s on %d hosts; up to %d on %d talk to each other", o->hostfile,
+    cmd_error("%s: %d %s on %d hosts; up to %d on %d talk to each other", o->nodes.from,
               dev->n_workers, what, o->nodes.n, ZT_TCP_MAX_RANKS, ZT_TCP_MAX_NODES);
     return ZT_EXIT_UNSUPPORTED;
 }
@@ -45,7 +45,7 @@ static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
     int code = check_tcp(o, dev, "CPU workers");
     if (code)
         return code;
-    if (!o->hostfile && (o->hosts.include || o->hosts.exclude)) {
+    if (!o->hostfile && !o->nodes.n && (o->hosts.include || o->hosts.exclude)) {
         cmd_error("--%s chooses among GPUs, or hosts of a --hostfile; --num_gpus=N starts N CPU "
                   "workers",
                   o->hosts.include ? "include" : "exclude");
@@ -311,6 +311,13 @@ int cmd_pick_devices(struct cmd_options *o, const struct zt_env *env, struct cmd
     memset(dev, 0, sizeof *dev);
     if (strcmp(o->device, "cpu") == 0)
         return cpu_devices(o, dev);
+    if (o->nodes.n && (o->joined || cmd_by_slurm(o))) {
+        cmd_error(
+            "%s: training on GPUs of several hosts that srun, mpirun or torchrun reach is not "
+            "carried out yet; --device=cpu trains with %d CPU workers there",
+            o->nodes.from, o->nodes.n_ranks);
+        return ZT_EXIT_UNSUPPORTED;
+    }
     if (o->nodes.n || cmd_may_have_gpus()) {
         int code = ask(o, env, dev, &hosts);
         if (code)

@@ -403,6 +403,11 @@ static int examine(struct doctor *d)
 {
     struct zt_launch_node *nodes;
     struct zt_str out = {0};
+    if (cmd_by_slurm(&d->o)) {
+        cmd_error(
+            "--launcher=slurm: doctor reaches hosts by ssh; `srun zerotrain doctor` examines each");
+        return ZT_EXIT_UNSUPPORTED;
+    }
     int code = cmd_hosts_train(&d->o);
     if (!code && d->o.recipe_path)
         code = cmd_load_recipe(&d->o, ZT_MAX(d->o.num_gpus, 1), true, 0, &d->r);

@@ -6,6 +6,7 @@
 #include <getopt.h>
 
 #include "cmd.h"
+#include "slurm.h"
 
 static const char usage[] =
     "usage: zerotrain hosts --hostfile=FILE [OPTIONS]\n"
@@ -102,21 +103,6 @@ static int parse(struct options *o, int argc, char **argv)
     return ZT_EXIT_USAGE;
 }
 
-static int read_slurm(struct zt_hosts *h, struct zt_err *err)
-{
-    const char *nodes = getenv("SLURM_JOB_NODELIST"), *tasks = getenv("SLURM_TASKS_PER_NODE");
-    if (!nodes)
-        return zt_err_set(
-            err, ZT_EINPUT,
-            "--slurm: SLURM_JOB_NODELIST is not set: we are in no allocation; get one "
-            "with salloc or sbatch");
-    if (!tasks)
-        return zt_err_set(err, ZT_EINPUT,
-                          "--slurm: SLURM_TASKS_PER_NODE is not set; allocate with "
-                          "--ntasks-per-node=N");
-    return zt_hosts_from_slurm(nodes, tasks, h, err);
-}
-
 int cmd_hosts(int argc, char **argv)
 {
     struct options o = {0};
@@ -126,7 +112,7 @@ int cmd_hosts(int argc, char **argv)
     int code = parse(&o, argc, argv);
     if (code >= 0)
         return code;
-    int rc = o.slurm ? read_slurm(&h, &err) : zt_hosts_read(o.hostfile, &h, &err);
+    int rc = o.slurm ? cmd_slurm_read(&h, &err) : zt_hosts_read(o.hostfile, &h, &err);
     if (!rc)
         rc = zt_hosts_choose(&h, &o.filter, &err);
     if (!rc && o.json)

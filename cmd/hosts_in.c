@@ -3,8 +3,8 @@
 #include <limits.h>
 #include <unistd.h>
 
-#include "launch/detect.h"
 #include "launch/ssh_config.h"
+#include "slurm.h"
 
 static int failed(const struct zt_err *err)
 {
@@ -18,9 +18,11 @@ static int read_hosts(const struct cmd_options *o, struct zt_hosts *h)
     struct zt_hosts_filter filter = o->hosts;
     struct zt_err err = {0};
     filter.num_gpus = o->num_gpus;
-    int rc = zt_hosts_read(o->hostfile, h, &err);
+    int rc = o->hostfile ? zt_hosts_read(o->hostfile, h, &err) : cmd_slurm_read(h, &err);
     if (!rc)
         rc = zt_hosts_choose(h, &filter, &err);
+    if (!rc && o->hostfile && cmd_by_slurm(o))
+        rc = cmd_slurm_check(h, o->hostfile, &err);
     return rc ? failed(&err) : 0;
 }
 
@@ -89,13 +91,13 @@ static int add_node(struct cmd_options *o, const struct zt_host *host, const cha
     const int per_slot = ZT_MAX(o->per_gpu, 1), n = host->n_devices * per_slot;
     const char *name = zt_arena_strdup(&o->arena, host->name);
     struct zt_launch_node *node = &nodes->v[nodes->n++];
-    if (is_loopback_name(name)) {
+    if (!cmd_by_slurm(o) && is_loopback_name(name)) {
         cmd_error("%s:%d: %s beside other hosts, which must reach it: write this machine's name or "
                   "address",
                   o->hostfile, host->line, name);
         return ZT_EXIT_INPUT;
     }
-    const bool local = zt_host_is_local(name);
+    const bool local = zt_host_is_local(name) && !(cmd_by_slurm(o) && nodes->n_here);
     if (local && nodes->n_here) {
         cmd_error("%s:%d: %s and %s are both this machine; write it once, with all its slots",
                   o->hostfile, host->line, host_of[nodes->first_here], name);
@@ -105,7 +107,7 @@ static int add_node(struct cmd_options *o, const struct zt_host *host, const cha
     if (local) {
         nodes->first_here = nodes->n_ranks;
         nodes->n_here = n;
-    } else {
+    } else if (!cmd_by_slurm(o)) {
         struct zt_ssh_target *ssh = zt_arena_alloc(&o->arena, 1, sizeof *ssh);
         *ssh = (struct zt_ssh_target){.host = name,
                                       .user = host->user ? zt_arena_strdup(&o->arena, host->user)
@@ -136,6 +138,7 @@ static int take_nodes(struct cmd_options *o, const struct zt_hosts *h)
     int *slots = zt_arena_alloc(&o->arena, n, sizeof *slots);
     if (find_program(o, &err))
         return failed(&err);
+    o->nodes.from = o->hostfile ? o->hostfile : "SLURM_JOB_NODELIST";
     o->nodes.host_of = host_of;
     o->nodes.slots = slots;
     o->nodes.v = zt_arena_alloc(&o->arena, (size_t)h->n, sizeof *o->nodes.v);
@@ -161,16 +164,22 @@ static int check_no_ssh(const struct cmd_options *o)
 int cmd_hosts_train(struct cmd_options *o)
 {
     struct zt_hosts h = {0};
-    if (!o->hostfile) {
+    if (o->joined)
+        return 0;
+    if (!o->hostfile && !cmd_by_slurm(o)) {
         int code = check_no_ssh(o);
         return code ? code : check_no_hostfile(o);
+    }
+    if (o->ssh_port && cmd_by_slurm(o)) {
+        cmd_error("--ssh_port: --launcher=slurm reaches hosts by srun, not by ssh");
+        return ZT_EXIT_USAGE;
     }
     int code = o->listed.n ? 0 : read_hosts(o, &o->listed); /* once: it may be a pipe */
     if (code)
         return code;
     zt_hosts_without(&o->listed, o->lost.hosts.items, o->lost.hosts.n, 0, &h);
     o->nodes = (struct cmd_nodes){0};
-    if (h.n == 1 && zt_host_is_local(h.v[0].name)) {
+    if (!cmd_by_slurm(o) && h.n == 1 && zt_host_is_local(h.v[0].name)) {
         take_slots(o, &h); /* of which cmd_pick_devices() takes what is left */
     } else {
         zt_hosts_release(&h);
@@ -188,27 +197,6 @@ int cmd_hosts_left(const struct cmd_options *o)
     const int n = zt_hosts_n_ranks(&h);
     zt_hosts_release(&h);
     return n;
-}
-
-int cmd_hosts_alone(void)
-{
-    extern char **environ;
-    struct zt_env env = {0};
-    struct zt_place p;
-    struct zt_err err = {0};
-    zt_env_add_all(&env, environ);
-    int rc = zt_detect_place(&env, &p, &err);
-    zt_env_release(&env);
-    if (rc)
-        return failed(&err);
-    if (!p.by || p.world == 1)
-        return 0;
-    cmd_error(
-        "%s=%d: this is one of %d processes, by %s. zerotrain starts its own workers, so each "
-        "would train the same; start it once, without that launcher. Joining as one of its "
-        "processes is not carried out yet",
-        p.rank_var, p.rank, p.world, p.by);
-    return ZT_EXIT_UNSUPPORTED;
 }
 
 int cmd_hosts_count(struct cmd_options *o)

@@ -14,12 +14,6 @@ int cmd_hosts_train(struct cmd_options *o);
 /* Of a hostfile: how many slots there are without o->lost.hosts. */
 int cmd_hosts_left(const struct cmd_options *o);
 
-/*
- * Before training: were we started as one of many, by srun, mpirun or torchrun? That is refused: each would
- * start workers of its own and train the same. 0, or an exit code after a message.
- */
-int cmd_hosts_alone(void);
-
 /* Before planning: the ranks of all hosts go into o->num_gpus, those of the host with most into o->nodes.most. */
 int cmd_hosts_count(struct cmd_options *o);
 

@@ -16,6 +16,7 @@ static const struct cmd commands[] = {
     {"doctor", cmd_doctor, "what works here, on the hosts of a hostfile and between them"},
     {"launch", cmd_launch, "run any program once per rank, as the trainer's workers are run"},
     {"agent", cmd_agent, NULL},
+    {"member", cmd_member, NULL},
     {"worker", cmd_worker, NULL},
     {"gpus", cmd_gpus, NULL},
     {"probe", cmd_probe, NULL},

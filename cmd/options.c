@@ -87,9 +87,9 @@ static bool take_device(const struct row *r, const char *text, void *out)
 
 static bool take_launcher(const struct row *r, const char *text, void *out)
 {
-    if (strcmp(text, "ssh") == 0 || strcmp(text, "openssh") == 0)
+    if (strcmp(text, "ssh") == 0 || strcmp(text, "openssh") == 0 || strcmp(text, "slurm") == 0)
         return take_text(r, text, out);
-    cmd_error("--%s: \"%s\" is neither ssh nor openssh", r->name, text);
+    cmd_error("--%s: \"%s\" is not ssh, openssh or slurm", r->name, text);
     return false;
 }
 
@@ -120,8 +120,8 @@ static const struct row rows[] = {
     {"exclude", true, true, "SPEC", "all but these", TO(take_text, hosts.exclude), .doctor = true},
     {"num_nodes", true, true, "N", "the first N hosts", TO(take_count, hosts.num_nodes), .least = 1,
      .most = ZT_HOSTS_MAX, .doctor = true},
-    {"launcher", true, false, "ssh|openssh",
-     "how other hosts are reached: by libssh2 (default), or by the ssh client",
+    {"launcher", true, false, "ssh|openssh|slurm",
+     "how other hosts are reached: by libssh2 (default), by the ssh client, or by srun",
      TO(take_launcher, launcher), .doctor = true},
     {"ssh_port", true, false, "N", "of other hosts (default: as ~/.ssh/config says, else 22)",
      TO(take_count, ssh_port), .least = 1, .most = UINT16_MAX, .doctor = true},

@@ -14,10 +14,12 @@
 #include "display.h"
 #include "fit.h"
 #include "hosts_in.h"
+#include "join.h"
 #include "launch/env.h"
 #include "launch/launch.h"
 #include "restart.h"
 #include "run_folder.h"
+#include "slurm.h"
 #include "train/train.h"
 
 struct job {
@@ -220,6 +222,7 @@ static void launch(struct job *j, struct outcome *end)
         .device = {.gpu = j->dev.kind == ZT_DEV_CUDA,
                    .ranks_per_gpu = j->dev.per_gpu,
                    .transport = j->o.transport},
+        .cpus = j->o.cpus,
         .threads = j->threads,
         .preempted_code = j->r->checkpoint.dir ? ZT_EXIT_PREEMPTED : 0,
         .rank_log_dir = j->o.rank_log_dir,
@@ -231,8 +234,13 @@ static void launch(struct job *j, struct outcome *end)
                  .tick = display_tick,
                  .flush = display_flush},
     };
-    end->rc = zt_launch_run(&opts, &end->result, &end->err);
-    end->code = end->rc ? zt_exit_code(end->rc) : end->result.exit_code;
+    int sig;
+    end->rc = cmd_slurm_start(&j->o, display_notice, &j->display, &sig, &end->err);
+    opts.joined = j->o.joined;
+    opts.srun = j->o.srun;
+    if (!end->rc)
+        end->rc = zt_launch_run(&opts, &end->result, &end->err);
+    end->code = sig ? 128 + sig : end->rc ? zt_exit_code(end->rc) : end->result.exit_code;
     zt_str_release(&recipe);
 }
 
@@ -284,6 +292,11 @@ static int check_restarts(const struct job *j)
         cmd_error(
             "--max_restarts=%d: the recipe has no checkpoint.dir, so there is nothing to go on "
             "from: give a folder for checkpoints, and checkpoint.every_steps or every_minutes",
+            j->o.max_restarts);
+    else if (j->o.max_restarts && j->o.nodes.n && (j->o.joined || cmd_by_slurm(&j->o)))
+        cmd_error(
+            "--max_restarts=%d: not with several hosts that srun, mpirun or torchrun reach; use "
+            "what they have for it (sbatch --requeue, torchrun --max-restarts)",
             j->o.max_restarts);
     else
         return 0;
@@ -415,7 +428,10 @@ static int start_and_wait(struct job *j)
 /* The subcommand, once its options are known. */
 static int train(struct job *j)
 {
-    int code = cmd_hosts_alone();
+    bool done = false;
+    int code = cmd_join(&j->o, &done);
+    if (done)
+        return code;
     if (!code)
         code = set_up(j);
     return code ? code : start_and_wait(j);
@@ -427,6 +443,8 @@ int cmd_train(int argc, char **argv)
     int code = cmd_parse(argc, argv, CMD_TRAIN, &j.o);
     if (code < 0)
         code = train(&j);
+    fflush(stdout);
+    cmd_join_leave(&j.o, code);
     release_attempt(&j);
     zt_str_release(&j.log_dir);
     zt_env_release(&j.env);

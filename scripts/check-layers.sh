@@ -16,7 +16,7 @@ optim: base dev model plan
 offload: base dev
 ckpt: base model
 metrics: base
-launch: base coll dev
+launch: base coll dev hosts
 train: base dev coll model plan recipe data optim offload ckpt metrics
 "
 status=0

@@ -21,7 +21,7 @@ _zerotrain() {
     case $option in
     --device) words="cpu cuda auto" ;;
     --collectives) words="nccl staged auto" ;;
-    --launcher) words="ssh openssh" ;;
+    --launcher) words="ssh openssh slurm" ;;
     --profile) words="fast slow cpu" ;;
     --dtype) words="fp32 bf16 fp16" ;;
     --format) words="text markdown csv" ;;

@@ -86,7 +86,7 @@ static int expand(const struct nodelist *l, const char *p, const char *end, cons
     }
 }
 
-static int expand_nodes(const char *text, struct zt_hosts *out, struct zt_err *err)
+int zt_hosts_of_nodelist(const char *text, struct zt_hosts *out, struct zt_err *err)
 {
     const struct nodelist l = {text, out, err};
     const char *p = text;
@@ -145,7 +145,7 @@ int zt_hosts_from_slurm(const char *nodelist, const char *tasks_per_node, struct
                         struct zt_err *err)
 {
     struct zt_hosts names = {0};
-    int rc = expand_nodes(nodelist, &names, err);
+    int rc = zt_hosts_of_nodelist(nodelist, &names, err);
     int *tasks = zt_xcalloc((size_t)names.n + 1, sizeof *tasks);
     if (!rc)
         rc = count_tasks(tasks_per_node, names.n, tasks, err);

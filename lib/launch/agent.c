@@ -42,6 +42,7 @@ struct agent {
     int64_t oom_before;
     int64_t silence_ns;
     bool paused;
+    bool aside; /* we and our workers ignore signals (zt_spawn_agent()) */
     enum zt_stop stop;
     int64_t stop_ns; /* since when `stop` is what it is */
     int64_t idle_ns; /* since when no worker lives */
@@ -258,6 +259,8 @@ static void raise_stop(struct agent *a, enum zt_stop level)
 {
     if (level <= a->stop)
         return;
+    if (level == ZT_STOP_TERM && a->aside)
+        level = ZT_STOP_KILL; /* workers of ours have nothing to tidy up */
     a->stop = level;
     a->stop_ns = zt_now_ns();
     if (level == ZT_STOP_SOFT) {
@@ -536,14 +539,15 @@ static void release(struct agent *a)
 
 int zt_agent_main(struct zt_err *err)
 {
+    static const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     struct agent a = {.shm_control_fd = -1, .silence_ns = ms_to_ns(ZT_SILENCE_MS)};
     sigset_t mask;
+    struct sigaction term;
+    a.aside = sigaction(SIGTERM, NULL, &term) == 0 && term.sa_handler == SIG_IGN;
     sigemptyset(&mask);
     sigaddset(&mask, SIGCHLD);
-    sigaddset(&mask, SIGINT);
-    sigaddset(&mask, SIGTERM);
-    sigaddset(&mask, SIGHUP);
-    sigaddset(&mask, SIGQUIT);
+    for (size_t i = 0; !a.aside && i < ZT_ARRAY_LEN(ending); i++)
+        sigaddset(&mask, ending[i]);
     prctl(PR_SET_NAME, "zerotrain-agent"); /* else "exe", by the link it was started from */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_DFL); /* were it ignored, children would vanish unseen */

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "launch/env.h"
 #include "launch/spawn.h"
+#include "launch/srun.h"
 #include "launch/supervisor.h"
 
 enum {
@@ -189,32 +190,53 @@ static void read_carrier(struct front *f)
     }
 }
 
+/*
+ * `count` signals have come to one process of the job, the last of them `sig`. A launcher sends each to all
+ * processes, which must not count as many times Ctrl-C.
+ */
+static void heed(struct front *f, int sig, int count)
+{
+    if (count <= f->n_heeded)
+        return;
+    f->n_heeded = count;
+    if (sig == SIGINT) {
+        on_interrupt(f);
+    } else if (is_preemption(f, sig)) {
+        on_preemption(f, sig);
+    } else { /* SIGTERM, SIGUSR1, SIGHUP, SIGPIPE: there may be nobody left to wait */
+        if (f->stop < ZT_STOP_TERM)
+            zt_front_notice(f, "ending all ranks: got signal %d (%s)", sig, strsignal(sig));
+        f->user_signal = sig;
+        zt_front_stop(f, ZT_STOP_TERM);
+    }
+}
+
 static void read_signals(struct front *f)
 {
     struct signalfd_siginfo si;
     while (read(f->sig_fd, &si, sizeof si) == sizeof si) {
-        switch (si.ssi_signo) {
-        case SIGCHLD:
+        if (si.ssi_signo == SIGCHLD)
             reap_agents(f);
-            break;
-        case SIGINT:
-            on_interrupt(f);
-            break;
-        case SIGTSTP:
+        else if (si.ssi_signo == SIGTSTP)
             suspend(f);
-            break;
-        default: /* SIGTERM, SIGUSR1, SIGHUP, SIGPIPE: there may be nobody left to wait */
-            if (is_preemption(f, (int)si.ssi_signo)) {
-                on_preemption(f, (int)si.ssi_signo);
-                break;
-            }
-            if (f->stop < ZT_STOP_TERM)
-                zt_front_notice(f, "ending all ranks: got signal %d (%s)", (int)si.ssi_signo,
-                                strsignal((int)si.ssi_signo));
-            f->user_signal = (int)si.ssi_signo;
-            zt_front_stop(f, ZT_STOP_TERM);
-        }
+        else
+            heed(f, (int)si.ssi_signo, ++f->n_own_signals);
     }
+}
+
+/* A process that has joined, and stands for a rank. */
+static void read_party(struct front *f, struct zt_party *p)
+{
+    int sig;
+    while ((sig = zt_party_read(p)) > 0)
+        heed(f, sig, p->n_signals);
+    if (sig == 0 || f->stop >= ZT_STOP_TERM)
+        return;
+    char name[ZT_HOST_TEXT + 64];
+    f->parted = p;
+    zt_front_notice(f, "%s has ended; stopping the others",
+                    zt_party_name(f->opts->joined, p, name, sizeof name));
+    zt_front_stop(f, ZT_STOP_TERM);
 }
 
 /* ---- the loop ---- */
@@ -235,6 +257,8 @@ static void explain_end(const struct front_node *n, struct zt_str *s)
         zt_str_puts(s, n->lost.msg);
     else if (n->ssh)
         explain_way(n, s);
+    else if (n->party)
+        zt_str_puts(s, "the connection broke, or it was killed");
     else if (WIFSIGNALED(n->agent_status))
         zt_str_printf(s, "signal %d (%s)", WTERMSIG(n->agent_status),
                       strsignal(WTERMSIG(n->agent_status)));
@@ -307,11 +331,18 @@ static void watch_time(struct front *f, bool blocked)
                         f->first_on->host);
         zt_front_stop(f, ZT_STOP_TERM);
     }
+    if (f->opts->srun)
+        zt_srun_read(f->opts->srun);
     if (sink->tick)
         sink->tick(sink->ctx);
 }
 
 enum { FDS_OF_NODE = 3, FDS_OF_US = 3 };
+
+static int n_parties(const struct front *f)
+{
+    return f->opts->joined ? f->opts->joined->m.world : 0;
+}
 
 static void poll_once(struct front *f, struct pollfd *p, int blocked_fd)
 {
@@ -327,7 +358,13 @@ static void poll_once(struct front *f, struct pollfd *p, int blocked_fd)
             (struct pollfd){.fd = zt_link_backlog(&n->link) ? n->link.wfd : -1, .events = POLLOUT};
         q[2] = (struct pollfd){.fd = blocked ? -1 : n->err_fd, .events = POLLIN};
     }
-    if (poll(p, (nfds_t)(FDS_OF_US + FDS_OF_NODE * f->n_nodes), ZT_POLL_MS) < 0)
+    struct pollfd *parties = p + FDS_OF_US + FDS_OF_NODE * f->n_nodes;
+    for (int i = 0; i < n_parties(f); i++) {
+        const struct zt_party *party = &f->opts->joined->v[i];
+        parties[i] = (struct pollfd){.fd = party->link.open && !party->gone ? party->link.rfd : -1,
+                                     .events = POLLIN};
+    }
+    if (poll(p, (nfds_t)(FDS_OF_US + FDS_OF_NODE * f->n_nodes + n_parties(f)), ZT_POLL_MS) < 0)
         return;
     read_signals(f);
     if (p[2].revents)
@@ -339,6 +376,9 @@ static void poll_once(struct front *f, struct pollfd *p, int blocked_fd)
         if (q[2].revents)
             zt_node_read_stderr(&f->nodes[i]);
     }
+    for (int i = 0; i < n_parties(f); i++)
+        if (parties[i].revents)
+            read_party(f, &f->opts->joined->v[i]);
     watch_time(f, blocked);
 }
 
@@ -353,7 +393,8 @@ static bool any_alive(const struct front *f)
 static void run(struct front *f)
 {
     const struct zt_launch_sink *sink = &f->opts->sink;
-    struct pollfd *p = zt_xcalloc(FDS_OF_US + FDS_OF_NODE * (size_t)f->n_nodes, sizeof *p);
+    struct pollfd *p =
+        zt_xcalloc(FDS_OF_US + FDS_OF_NODE * (size_t)f->n_nodes + (size_t)n_parties(f), sizeof *p);
     while (any_alive(f)) {
         int blocked_fd = sink->flush ? sink->flush(sink->ctx) : -1;
         /* Who was told to end does not wait for a reader; what the sink holds is its own affair. */
@@ -458,6 +499,13 @@ static void conclude(struct front *f, struct zt_launch_result *res)
         res->exit_code = f->opts->preempted_code;
         zt_str_printf(&s, "the job ended early and well, as signal %d (%s) asked", by_signal,
                       strsignal(by_signal));
+    } else if (f->parted) {
+        char name[ZT_HOST_TEXT + 64];
+        res->exit_code = 1;
+        snprintf(res->host, sizeof res->host, "%s", f->parted->host);
+        zt_str_printf(
+            &s, "%s, which %s had started, has ended before the job; all ranks were ended",
+            zt_party_name(f->opts->joined, f->parted, name, sizeof name), f->opts->joined->m.by);
     } else if (by_signal) {
         res->exit_code = 128 + by_signal;
         zt_str_printf(&s, "%s stopped by signal %d (%s)",
@@ -517,8 +565,11 @@ static void init_nodes(struct front *f)
         n->n_workers = o->n_nodes ? o->nodes[i].n_workers : o->n_workers;
         n->err_fd = n->link.rfd = n->link.wfd = -1;
         n->ssh = o->n_nodes ? o->nodes[i].ssh : NULL;
+        n->party = o->n_nodes ? o->nodes[i].party : NULL;
         if (n->ssh)
             snprintf(n->host, sizeof n->host, "%s", n->ssh->host);
+        else if (n->party)
+            snprintf(n->host, sizeof n->host, "%s", n->party->host);
         else
             gethostname(n->host, sizeof n->host - 1);
         first += n->n_workers;

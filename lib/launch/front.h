@@ -17,8 +17,9 @@ struct front;
 struct front_node {
     struct front *f;
     int index, first_rank, n_workers;
-    const struct zt_ssh_target *ssh; /* NULL: its agent is here */
-    char host[256];                  /* as the agent calls it; over ssh as the user calls it */
+    const struct zt_ssh_target *ssh; /* NULL: its agent is here, */
+    struct zt_party *party; /* or was started by that process: then it is only a link to us */
+    char host[256];         /* as the agent calls it; over ssh as the user calls it */
     struct zt_link link;
     int err_fd; /* the agent's stderr; -1: ended */
     struct zt_lines err_lines;
@@ -56,7 +57,9 @@ struct front {
     int64_t peer_lost_ns;        /* when the first rank lost a peer; 0: none did */
     enum zt_stop stop;
     int user_signal;
-    bool preempted; /* that signal told us to make room */
+    int n_own_signals, n_heeded;   /* that we got; that have had an effect */
+    const struct zt_party *parted; /* a process that ended before the job */
+    bool preempted;                /* that signal told us to make room */
 };
 
 ZT_PRINTF(2, 3) void zt_front_notice(const struct front *f, const char *fmt, ...);

@@ -8,17 +8,28 @@
 #include "base/build.h"
 #include "base/clock.h"
 #include "launch/front.h"
+#include "launch/rendezvous.h"
 #include "launch/spawn.h"
 #include "launch/supervisor.h"
 
 /* ---- the agent process ---- */
+
+/* By a process that has joined; nothing of it is below us. */
+static int start_joined(struct front_node *n, struct zt_err *err)
+{
+    int fd = zt_party_start_agent(n->party);
+    int rc = zt_link_open(&n->link, fd, fd, err);
+    if (rc)
+        close(fd);
+    return rc;
+}
 
 /* Takes the descriptors. 0, or an errno value. */
 static int spawn(struct front_node *n, int sock, int err_fd)
 {
     struct zt_arena arena = {0};
     const char *const *command = n->ssh ? zt_openssh_argv(n->ssh, &arena) : NULL;
-    int rc = zt_spawn_agent(&n->agent, command, sock, err_fd);
+    int rc = zt_spawn_agent(&n->agent, command, sock, err_fd, n->f->opts->joined && !n->ssh);
     if (rc)
         n->agent = 0;
     n->by_client = n->ssh != NULL;
@@ -37,6 +48,8 @@ static int set_spawn_error(const struct front_node *n, struct zt_err *err)
 
 int zt_node_start(struct front_node *n, struct zt_ssh2_host *carry, struct zt_err *err)
 {
+    if (n->party)
+        return start_joined(n, err);
     int sock[2], errs[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock))
         return zt_err_errno(err, ZT_ESYS, "socketpair");
@@ -64,7 +77,7 @@ int zt_node_start(struct front_node *n, struct zt_ssh2_host *carry, struct zt_er
 
 bool zt_node_has_agent(const struct front_node *n)
 {
-    return n->agent || n->carried;
+    return n->agent || n->carried || (n->party && n->link.open && n->link.rfd >= 0);
 }
 
 void zt_node_kill(struct front_node *n)
@@ -73,6 +86,8 @@ void zt_node_kill(struct front_node *n)
         kill(n->agent, SIGKILL);
     if (n->carried)
         zt_ssh2_drop(n->f->ssh2, n->carried_at);
+    if (n->party && n->link.open && n->link.wfd >= 0) /* it ends with its link */
+        shutdown(n->link.wfd, SHUT_RDWR);
 }
 
 /* The ssh client takes the place of libssh2; nothing has been sent yet. */
@@ -120,8 +135,9 @@ static void send_job(struct front_node *n)
         .silence_ns = (int64_t)((o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3) * 1e9),
         .recipe = (char *)o->recipe,
         .recipe_len = o->recipe_len,
-        .dir = n->ssh ? (char *)o->dir : NULL,
+        .dir = n->ssh || n->party ? (char *)o->dir : NULL,
         .argv = (char **)o->program,
+        .cpus = o->cpus ? o->cpus + n->first_rank : NULL,
         .devices = o->devices ? (char **)o->devices + n->first_rank : NULL,
         .nodes = {.node = n->index, .n = f->n_nodes},
     };
@@ -206,7 +222,7 @@ static int on_hello(struct front_node *n, struct zt_cursor c, struct zt_err *err
     const unsigned char *host = zt_get_blob(&c, &len), *build = zt_get_blob(&c, &build_len);
     if (n->greeted || !zt_cursor_done(&c))
         return zt_err_set(err, ZT_EPROTO, "malformed HELLO");
-    if (!n->ssh)
+    if (!n->ssh && !n->party)
         snprintf(n->host, sizeof n->host, "%.*s", (int)len, (const char *)host);
     n->greeted = true;
     snprintf(said, sizeof said, "%.*s", (int)build_len, (const char *)build);

@@ -20,9 +20,9 @@
  * not taken for the first failure.
  *
  * Files: front.c, front_node.c and supervisor.c (front end); openssh.c, ssh_config.c, and ssh2.h with what it names (ways to
- * other hosts); agent.c and spawn.c (agent), worker.c (a worker's
- * side), blame.c (which death came first), over link.c (frames on descriptors), proto.c, lines.c,
- * env.c, ranklog.c, proctree.c.
+ * other hosts); agent.c and spawn.c (agent), worker.c (a worker's side), blame.c (which death came first), rendezvous*.c,
+ * detect.c and srun.c (processes that another launcher has started), over link.c (frames on descriptors), proto.c,
+ * lines.c, env.c, ranklog.c, proctree.c.
  */
 #ifndef ZT_LAUNCH_LAUNCH_H
 #define ZT_LAUNCH_LAUNCH_H
@@ -91,7 +91,8 @@ struct zt_launch_sink {
 /* A node of a job: an agent of its own, and ranks numbered node by node. */
 struct zt_launch_node {
     int n_workers;
-    const struct zt_ssh_target *ssh; /* how its agent is started; NULL: on this host */
+    const struct zt_ssh_target *ssh; /* how its agent is started; NULL: on this host, */
+    struct zt_party *party;          /* or by a process that has joined (rendezvous.h) */
     const char
         *address; /* by which the other nodes reach it, for the data between workers: a name or an
                             IP address; not needed for a job of one node */
@@ -113,6 +114,9 @@ struct zt_launch_opts {
     size_t recipe_len;
     const char *const *devices; /* (n_workers) CUDA_VISIBLE_DEVICES entry of each, or NULL: as is */
     struct zt_worker_device device; /* zeroed: CPU */
+    struct zt_rendezvous *joined;   /* processes that stand for the ranks; NULL: none */
+    struct zt_srun *srun;           /* that has started those (srun.h); NULL: not ours */
+    struct zt_str *cpus;            /* (n_workers) affinity mask of each; NULL: as it comes */
     int threads;        /* OpenMP threads of a worker; 0: leave OMP_NUM_THREADS as it is */
     int preempted_code; /* not 0: SIGTERM or SIGUSR1 is pre-emption: workers end after their step, as at
                            Ctrl-C, and this is the exit code when all of them have ended well */

@@ -41,13 +41,18 @@ enum zt_frame_type {
         9, /* worker to agent: secret bytes; agent to front end: u32 rank, those; when all
                              ranks have given theirs, down to all workers: a blob of each rank */
     ZT_FRAME_CLOCK = 10,  /* to the agent: nothing; back at once: u32 s since 1970, u32 ns */
+    ZT_FRAME_START = 11,  /* to a process that has joined (rendezvous.h): start an agent */
+    ZT_FRAME_LEAVE = 12,  /* the same: u32 exit code to leave with */
     ZT_FRAME_LOG = 16,    /* to the front end: u32 rank, u32 zt_log_stream, the line */
     ZT_FRAME_REPORT = 17, /* worker to agent: text; agent to front end: u32 rank, text */
     ZT_FRAME_NOTICE = 18, /* to the front end: text for a person */
     ZT_FRAME_EXIT = 19,   /* to the front end: one worker's death (blame.h) */
-    ZT_FRAME_FAIL = 20,   /* to the front end: the job could not start: i32 code, text */
+    ZT_FRAME_FAIL =
+        20, /* to the front end: the job could not start; or to who joins: not wanted: i32 code, text */
     ZT_FRAME_END =
         21, /* to the front end: nothing runs any more: u32 signal that ended the agent */
+    ZT_FRAME_PARTY = 22,  /* from a process that joins: who it is (rendezvous_member.c) */
+    ZT_FRAME_SIGNAL = 23, /* the same: u32 signal that it got */
 };
 
 enum zt_stop {

@@ -12,7 +12,7 @@
 
 #include "base/arena.h"
 
-enum { JOB_OWN = 1, JOB_DEVICES = 2 };
+enum { JOB_OWN = 1, JOB_DEVICES = 2, JOB_CPUS = 4 };
 
 void zt_device_put(const struct zt_worker_device *d, struct zt_str *out)
 {
@@ -86,7 +86,8 @@ void zt_job_put(const struct zt_job *job, struct zt_str *out)
     zt_put_u32(out, (uint32_t)job->first_rank);
     zt_put_u32(out, (uint32_t)job->world);
     zt_put_u32(out, (uint32_t)job->threads);
-    zt_put_u32(out, (job->own ? JOB_OWN : 0) | (job->devices ? JOB_DEVICES : 0));
+    zt_put_u32(out, (job->own ? JOB_OWN : 0) | (job->devices ? JOB_DEVICES : 0) |
+                        (job->cpus ? JOB_CPUS : 0));
     zt_put_u32(out, (uint32_t)(job->grace_ns / 1000000));
     zt_put_u32(out, (uint32_t)(job->silence_ns / 1000000));
     zt_device_put(&job->device, out);
@@ -98,6 +99,8 @@ void zt_job_put(const struct zt_job *job, struct zt_str *out)
         zt_put_blob(out, texts[i] ? texts[i] : "", texts[i] ? strlen(texts[i]) : 0);
     for (int i = 0; job->devices && i < job->n_workers; i++)
         zt_put_blob(out, job->devices[i], strlen(job->devices[i]));
+    for (int i = 0; job->cpus && i < job->n_workers; i++)
+        zt_put_blob(out, zt_str_get(&job->cpus[i]), job->cpus[i].len);
     uint32_t n_args = 0;
     while (job->argv && job->argv[n_args])
         n_args++;
@@ -113,6 +116,14 @@ static void get_lists(struct zt_job *job, struct zt_cursor *c, uint32_t flags)
         job->devices = zt_xcalloc((size_t)job->n_workers, sizeof *job->devices);
         for (int i = 0; i < job->n_workers; i++)
             job->devices[i] = get_text(c, &len);
+    }
+    if (flags & JOB_CPUS) {
+        job->cpus = zt_xcalloc((size_t)job->n_workers, sizeof *job->cpus);
+        for (int i = 0; i < job->n_workers; i++) {
+            const unsigned char *mask = zt_get_blob(c, &len);
+            if (mask)
+                zt_str_add(&job->cpus[i], mask, len);
+        }
     }
     uint32_t n_args = zt_get_u32(c);
     if (n_args > c->left / 4) /* each has a length of its own */
@@ -165,6 +176,9 @@ void zt_job_release(struct zt_job *job)
 {
     for (int i = 0; job->devices && i < job->n_workers; i++)
         free(job->devices[i]);
+    for (int i = 0; job->cpus && i < job->n_workers; i++)
+        zt_str_release(&job->cpus[i]);
+    free(job->cpus);
     for (char **arg = job->argv; arg && *arg; arg++)
         free(*arg);
     zt_nodes_release(&job->nodes);
@@ -215,8 +229,8 @@ static void set_variables(struct zt_env *env, const struct zt_job *job, int loca
 }
 
 /* In the new process. Only the agent's single thread was copied, so any call is safe here. */
-ZT_NORETURN static void become_worker(const struct zt_job *job, struct zt_env *env, pid_t agent,
-                                      const int *out_fds, int job_fd)
+ZT_NORETURN static void become_worker(const struct zt_job *job, int local, struct zt_env *env,
+                                      pid_t agent, const int *out_fds, int job_fd)
 {
     static char own_name[] = "zerotrain", own_cmd[] = "worker";
     char *const own_argv[] = {own_name, job->own && job->command[0] ? job->command : own_cmd, NULL};
@@ -237,6 +251,10 @@ ZT_NORETURN static void become_worker(const struct zt_job *job, struct zt_env *e
         fcntl(job_fd, F_SETFD, 0);
         zt_env_setf(env, "ZT_JOB_FD=%d", job_fd);
     }
+    if (job->cpus && job->cpus[local].len &&
+        sched_setaffinity(0, job->cpus[local].len, (const cpu_set_t *)job->cpus[local].buf))
+        dprintf(STDERR_FILENO, "cannot be bound to the CPUs that the launcher gave: %s\n",
+                strerror(errno));
     environ = env->v; /* execvp looks in the PATH of the environment that the program gets */
     if (job->own)
         execv("/proc/self/exe", own_argv);
@@ -277,7 +295,7 @@ int zt_proc_start(struct zt_proc *p, const struct zt_job *job, int local, const 
     pid_t agent = getpid();
     pid_t pid = fork();
     if (pid == 0)
-        become_worker(job, &env, agent, (const int[]){out[1], errs[1]}, sock[1]);
+        become_worker(job, local, &env, agent, (const int[]){out[1], errs[1]}, sock[1]);
     if (pid < 0) {
         rc = zt_err_errno(err, ZT_ESYS, "fork of rank %d", p->rank);
         goto out;

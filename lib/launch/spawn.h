@@ -38,6 +38,7 @@ struct zt_job {
     char *claim;    /* name that one attempt at a time has on this host; "": there is only one */
     char **argv;    /* NULL-terminated; NULL when own */
     char **devices; /* (n_workers), or NULL */
+    struct zt_str *cpus; /* (n_workers) affinity masks, or NULL: as the agent's */
 };
 
 /* Read the payload of ZT_FRAME_JOB. */

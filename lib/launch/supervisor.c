@@ -71,7 +71,23 @@ void zt_supervisor_sweep(const struct zt_supervisor *s)
     }
 }
 
-int zt_spawn_agent(pid_t *pid, const char *const *command, int sock, int err_fd)
+/* Whom launchers may signal; blocked in the caller, so that none is lost while they are ignored. */
+static const int aside_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
+
+static int spawn_ignoring(pid_t *pid, const posix_spawn_file_actions_t *fds,
+                          const posix_spawnattr_t *attr, char *const *argv)
+{
+    enum { N = ZT_ARRAY_LEN(aside_signals) };
+    struct sigaction before[N], ignore = {.sa_handler = SIG_IGN};
+    for (size_t i = 0; i < N; i++)
+        sigaction(aside_signals[i], &ignore, &before[i]);
+    int rc = posix_spawn(pid, "/proc/self/exe", fds, attr, argv, environ);
+    for (size_t i = 0; i < N; i++)
+        sigaction(aside_signals[i], &before[i], NULL);
+    return rc;
+}
+
+int zt_spawn_agent(pid_t *pid, const char *const *command, int sock, int err_fd, bool aside)
 {
     static char name[] = "zerotrain", cmd[] = "agent";
     char *const ours[] = {name, cmd, NULL};
@@ -91,7 +107,9 @@ int zt_spawn_agent(pid_t *pid, const char *const *command, int sock, int err_fd)
         (rc = posix_spawn_file_actions_adddup2(&fds, sock, STDIN_FILENO)) == 0 &&
         (rc = posix_spawn_file_actions_adddup2(&fds, sock, STDOUT_FILENO)) == 0 &&
         (rc = posix_spawn_file_actions_adddup2(&fds, err_fd, STDERR_FILENO)) == 0)
-        rc = posix_spawnp(pid, command ? command[0] : "/proc/self/exe", &fds, &attr, argv, environ);
+        rc = aside ? spawn_ignoring(pid, &fds, &attr, argv)
+                   : posix_spawnp(pid, command ? command[0] : "/proc/self/exe", &fds, &attr, argv,
+                                  environ);
     posix_spawnattr_destroy(&attr);
 out:
     posix_spawn_file_actions_destroy(&fds);

@@ -29,8 +29,9 @@ void zt_supervisor_sweep(const struct zt_supervisor *s);
 
 /*
  * Start an agent with `sock` as stdin and stdout: this program as `agent`, or a command (argv, found by PATH)
- * that brings one up. 0, or an errno value.
+ * that brings one up. aside: it and its workers ignore what launchers send to all processes (SIGTERM, SIGUSR1, ...):
+ * the front end heeds that. 0, or an errno value.
  */
-int zt_spawn_agent(pid_t *pid, const char *const *command, int sock, int err_fd);
+int zt_spawn_agent(pid_t *pid, const char *const *command, int sock, int err_fd, bool aside);
 
 #endif

@@ -1,0 +1,157 @@
+/*
+ * rendezvous.h: a job whose processes somebody else has started: srun, mpirun or torchrun, one for each rank, or
+ * our own srun (srun.h), one on each host. They meet here; from then on it is a job like any other (launch.h).
+ *
+ *     process of rank 0            is the front end: it listens until all others are there, then closes its ports
+ *     first process of each host   connects a second time, for an agent, which it starts when it is told to
+ *     every other process          holds its connection and waits
+ *
+ * In the end each leaves with the job's exit code. Agents start all workers, so a process that only waits stands
+ * for a rank: its CPUs (as mpirun or srun bound them) become those of the rank's worker, its death ends the
+ * job, and a signal that it gets is told to the front end. A launcher signals all processes at once, which
+ * must count as one: the front end heeds what one process was sent, by how many it got.
+ *
+ * Where. Inside a host by a Unix socket in the abstract namespace, named after the job's id, whose two ends check
+ * that the other is of the same user. Between hosts by TCP at an address and port that all know, which is
+ * open until all are there, at that one address. Every connection is proven as tcp_auth.h says, with
+ * HELLO.from the rank, .channel the kind of connection, .n_nodes the number of processes and .mesh the job's id:
+ * what its processes have in common, and no other job has. Strangers and garbage change nothing; what goes on between
+ * hosts afterwards is neither encrypted nor signed (tcp.h).
+ *
+ * Frames. Up: HELLO, PARTY (who), SIGNAL. Down: HELLO, START (the agent), LEAVE (the exit code), FAIL.
+ *
+ * Files: rendezvous.c (where, and the secret), rendezvous_listen.c, rendezvous_front.c, rendezvous_member.c.
+ */
+#ifndef ZT_LAUNCH_RENDEZVOUS_H
+#define ZT_LAUNCH_RENDEZVOUS_H
+
+#include <sys/socket.h>
+
+#include "coll/tcp_auth.h"
+#include "launch/detect.h"
+#include "launch/lines.h"
+#include "launch/link.h"
+
+enum {
+    ZT_JOB_ID_BYTES = 20,       /* as many as tcp_hello.mesh has */
+    ZT_RENDEZVOUS_PORT = 29500, /* where no other is told */
+    ZT_RENDEZVOUS_S = 60,
+    ZT_HOST_TEXT = 256,
+    ZT_CPUS_MAX_BYTES = 1024, /* of an affinity mask */
+};
+
+/* How the processes of a job find and know each other; the same in all of them but for `rank` and below. */
+struct zt_meeting {
+    const char *by; /* who started us, for messages */
+    int world;
+    uint8_t id[ZT_JOB_ID_BYTES];
+    uint8_t secret[TCP_SECRET_BYTES]; /* zeros: a job of one host, without ZT_JOB_SECRET_FILE */
+    char host[ZT_HOST_TEXT];          /* where rank 0 listens by TCP; "": one host, no TCP */
+    int port;                         /* 0: the system picks one (rank 0) */
+    double limit_s;                   /* how long all may take to come */
+    int rank;                         /* -1: a front end that is none of them */
+    int local_rank;                   /* -1: not known */
+    char towards
+        [ZT_HOST_TEXT]; /* another host: rank 0 listens where the route to it starts; "": at `host` */
+};
+
+/*
+ * Of a process that a launcher has started (detect.h). One host, or several: then ZT_JOB_SECRET_FILE is needed, a
+ * file of 16 bytes or more that is ours and that nobody else may read; and MASTER_ADDR, but under srun, which names
+ * its first host. The port is MASTER_PORT, or one more where torchrun itself holds that; under srun it comes from the
+ * numbers of job and step.
+ */
+int zt_meeting_of_env(const struct zt_env *env, const struct zt_place *place,
+                      struct zt_meeting *out, struct zt_err *err) ZT_MUST_CHECK;
+
+/* ZT_JOIN_SECONDS; NULL: not set. */
+int zt_join_seconds(const char *text, int *out, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Name of the Unix socket; returns its length. */
+socklen_t zt_meeting_unix(const struct zt_meeting *m, struct sockaddr_storage *out);
+
+/*
+ * Listen by TCP, at m->port or one that the system picks: where the route to m->towards starts, at ZT_TCP_INTERFACE, or
+ * at m->host. address, port: where that is.
+ */
+int zt_meeting_listen(const struct zt_meeting *m, int *fd, char *address, size_t address_bytes,
+                      int *port, struct zt_err *err) ZT_MUST_CHECK;
+
+/* "10.0.0.1" or "fd00::1", and the port. False: no IP address. */
+bool zt_ip_text(const struct sockaddr_storage *a, char *buf, size_t buf_bytes, int *port);
+
+/* What is said first, and signed. */
+enum zt_party_kind { ZT_PARTY_PROCESS, ZT_PARTY_AGENT, ZT_N_PARTY_KINDS };
+void zt_meeting_hello(const struct zt_meeting *m, int rank, enum zt_party_kind kind,
+                      struct tcp_hello *out);
+
+/* The kernel notices that the other host has gone, in about 12 s. */
+void zt_meeting_keepalive(int fd);
+
+/* ---- the front end ---- */
+
+/* One of the processes. Rank 0 of a job that is its own front end is there from the beginning. */
+struct zt_party {
+    int rank, local_rank;
+    bool told;                       /* PARTY came: what is below is known */
+    char host[ZT_HOST_TEXT];         /* for people; Slurm's name of it where there is one */
+    char host_id[ZT_HOST_TEXT + 80]; /* equal: the same host */
+    char address[80];                /* by which other hosts reach it; "": one host */
+    struct zt_str cpus;              /* bytes of its affinity mask */
+    char *visible;                   /* its CUDA_VISIBLE_DEVICES, or NULL */
+    struct zt_link link;             /* not open: us */
+    int agent_fd;                    /* a connection for an agent; -1: none (any more) */
+    int n_signals;                   /* that it got */
+    bool gone;
+};
+
+struct zt_rendezvous {
+    struct zt_meeting m;
+    struct zt_party *v;  /* (m.world) by rank */
+    int unix_fd, tcp_fd; /* -1: closed */
+    char address[80];    /* of this host, as the others reach it; "": one host */
+    int port;
+    struct zt_shake *shakes; /* connections that have not proven themselves */
+    int n_shakes, n_refused; /* of those refused the last: */
+    char refused[160];
+};
+
+/* Listen. The meeting is copied. host: Slurm's name of this one, or NULL. */
+int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_rendezvous *r,
+                       struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * Blocks until all are there; then nothing listens any more. ZT_EPEER: the message names the ranks that have
+ * not come, or the one that came and went.
+ */
+int zt_rendezvous_wait(struct zt_rendezvous *r, struct zt_err *err) ZT_MUST_CHECK;
+
+/* One round of that, of at most ms: 1: all are there, 0: not yet. For who must look at something else as well. */
+int zt_rendezvous_step(struct zt_rendezvous *r, int ms, struct zt_err *err) ZT_MUST_CHECK;
+
+/* "the process of rank 2 on HOST", or without a rank where it stands for a host; returns buf. */
+const char *zt_party_name(const struct zt_rendezvous *r, const struct zt_party *p, char *buf,
+                          size_t buf_bytes);
+
+/* Tell it to start its agent. Returns the connection to that, which is now the caller's. */
+int zt_party_start_agent(struct zt_party *p);
+
+/* Read once, without blocking: 0: nothing to tell; a signal that it got; ZT_EPEER: it has ended. */
+int zt_party_read(struct zt_party *p);
+
+/* Tell all of them to leave with that code, and close. Accepts one that was only zeroed. */
+void zt_rendezvous_leave(struct zt_rendezvous *r, int exit_code);
+
+/* ---- a process that only joins ---- */
+
+/*
+ * Join, and wait for the job's end; *exit_code is the job's. ZT_EPEER: rank 0 did not come, does not want us, or is
+ * gone. host: Slurm's name of this host, or NULL. Blocks, and handles SIGINT, SIGTERM, SIGUSR1 and their like.
+ */
+int zt_member_run(const struct zt_meeting *m, const char *host, int *exit_code,
+                  struct zt_err *err) ZT_MUST_CHECK;
+
+/* What a process says of itself; rank 0 of itself too. */
+void zt_party_describe(struct zt_party *p, int rank, int local_rank, const char *host);
+
+#endif

@@ -1,0 +1,503 @@
+/*
+ * The front end's side: a listener until all processes are there, and a connection to each of them to the
+ * job's end. One poll loop; nobody is waited for in particular, so who is silent holds up only himself.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/build.h"
+#include "base/clock.h"
+#include "launch/rendezvous.h"
+
+enum {
+    STRANGERS_MAX = 64, /* unproven connections at a time; more wait in the system's queue */
+    PROOF_MS = 5000,    /* how long one may take to prove himself, */
+    CROWDED_MS = 250,   /* and when others wait for his place */
+    BACKLOG = 1024,
+    STEP_MS = 100,
+    LEAVE_MS = 2000,
+};
+
+struct zt_shake {
+    int fd;
+    bool local; /* by the Unix socket */
+    bool greeted;
+    int64_t since_ns;
+    size_t got;
+    struct tcp_hello hello;
+    uint8_t nonce[TCP_NONCE_BYTES], proof[TCP_PROOF_BYTES];
+};
+
+/* ---- listening ---- */
+
+static int listen_unix(struct zt_rendezvous *r, struct zt_err *err)
+{
+    struct sockaddr_storage at;
+    socklen_t len = zt_meeting_unix(&r->m, &at);
+    r->unix_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (r->unix_fd < 0)
+        return zt_err_errno(err, ZT_ESYS, "socket");
+    if (bind(r->unix_fd, (struct sockaddr *)&at, len) == 0 && listen(r->unix_fd, BACKLOG) == 0)
+        return 0;
+    if (errno == EADDRINUSE)
+        return zt_err_set(err, ZT_EINPUT,
+                          "another job that %s has started on this host cannot be told from this "
+                          "one; give each of them a MASTER_PORT of its own",
+                          r->m.by);
+    return zt_err_errno(err, ZT_ESYS, "a socket for the processes of this host");
+}
+
+int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_rendezvous *r,
+                       struct zt_err *err)
+{
+    memset(r, 0, sizeof *r);
+    r->m = *m;
+    r->unix_fd = r->tcp_fd = -1;
+    r->v = zt_xcalloc((size_t)m->world, sizeof *r->v);
+    r->shakes = zt_xcalloc(STRANGERS_MAX, sizeof *r->shakes);
+    for (int i = 0; i < m->world; i++) {
+        r->v[i].rank = i;
+        r->v[i].agent_fd = -1;
+    }
+    if (m->rank >= 0)
+        zt_party_describe(&r->v[m->rank], m->rank, m->local_rank, host);
+    int rc = listen_unix(r, err);
+    if (!rc && m->host[0])
+        rc = zt_meeting_listen(m, &r->tcp_fd, r->address, sizeof r->address, &r->port, err);
+    if (rc)
+        zt_rendezvous_leave(r, 0);
+    return rc;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void stop_listening(struct zt_rendezvous *r)
+{
+    while (r->n_shakes)
+        close_fd(&r->shakes[--r->n_shakes].fd);
+    close_fd(&r->unix_fd);
+    close_fd(&r->tcp_fd);
+}
+
+/* ---- strangers ---- */
+
+static int64_t age_ms(const struct zt_shake *s)
+{
+    return (zt_now_ns() - s->since_ns) / 1000000;
+}
+
+static void forget(struct zt_rendezvous *r, int i)
+{
+    close_fd(&r->shakes[i].fd);
+    r->shakes[i] = r->shakes[--r->n_shakes];
+}
+
+/* Room for one more: perhaps the place of who has been silent for longest. */
+static bool make_room(struct zt_rendezvous *r)
+{
+    int oldest = 0;
+    if (r->n_shakes < STRANGERS_MAX)
+        return true;
+    for (int i = 1; i < r->n_shakes; i++)
+        if (r->shakes[i].since_ns < r->shakes[oldest].since_ns)
+            oldest = i;
+    if (age_ms(&r->shakes[oldest]) < CROWDED_MS)
+        return false;
+    forget(r, oldest);
+    return true;
+}
+
+/* The kernel tells who is at the other end of a Unix socket. */
+static bool is_same_user(int fd)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == geteuid();
+}
+
+static int accept_all(struct zt_rendezvous *r, int listen_fd, struct zt_err *err)
+{
+    while (listen_fd >= 0 && make_room(r)) {
+        int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+            return zt_err_errno(err, ZT_ESYS, "%d processes join; see `ulimit -n`", r->m.world);
+        if (fd < 0)
+            return 0;
+        bool local = listen_fd == r->unix_fd;
+        if (local && !is_same_user(fd)) {
+            close(fd);
+            continue;
+        }
+        r->shakes[r->n_shakes++] =
+            (struct zt_shake){.fd = fd, .local = local, .since_ns = zt_now_ns()};
+    }
+    return 0;
+}
+
+/* All that is ever said fits the buffers of a new connection. */
+static bool say(int fd, const void *bytes, size_t n)
+{
+    return send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n;
+}
+
+static bool greet(const struct zt_rendezvous *r, struct zt_shake *s)
+{
+    struct zt_err ignored;
+    struct tcp_hello ours;
+    const struct tcp_hello *h = &s->hello;
+    if (h->from < 0 || h->from >= r->m.world || h->from == r->m.rank || h->channel < 0 ||
+        h->channel >= ZT_N_PARTY_KINDS)
+        return false;
+    zt_meeting_hello(&r->m, h->from, (enum zt_party_kind)h->channel, &ours);
+    memcpy(ours.nonce, h->nonce, sizeof ours.nonce);
+    s->greeted = memcmp(&ours, h, sizeof ours) == 0;
+    return s->greeted && zt_tcp_nonce(s->nonce, &ignored) == 0 &&
+           say(s->fd, s->nonce, sizeof s->nonce);
+}
+
+/* False: not by IP. */
+static bool peer_text(int fd, char *buf, size_t buf_bytes)
+{
+    struct sockaddr_storage from = {0};
+    socklen_t len = sizeof from;
+    int port;
+    return getpeername(fd, (struct sockaddr *)&from, &len) == 0 &&
+           zt_ip_text(&from, buf, buf_bytes, &port);
+}
+
+static void note_refused(struct zt_rendezvous *r, const struct zt_shake *s)
+{
+    char text[80];
+    if (!peer_text(s->fd, text, sizeof text))
+        snprintf(text, sizeof text, "this host");
+    r->n_refused++;
+    snprintf(r->refused, sizeof r->refused, "who said to be rank %d, from %s", s->hello.from, text);
+}
+
+/* ---- those who have proven themselves ---- */
+
+/* To be let in no more, and told why. */
+static void turn_away(int fd, const char *why)
+{
+    struct zt_link link = {0};
+    struct zt_err ignored;
+    if (zt_link_open(&link, fd, fd, &ignored)) {
+        close(fd);
+        return;
+    }
+    size_t at = zt_frame_begin(&link.out, ZT_FRAME_FAIL);
+    zt_put_u32(&link.out, (uint32_t)ZT_EINPUT);
+    zt_str_puts(&link.out, why);
+    zt_frame_end(&link.out, at);
+    zt_link_flush(&link);
+    zt_link_close(&link);
+}
+
+/* The connection is ours now; it may have come twice. */
+static int let_in(struct zt_rendezvous *r, struct zt_shake *s, struct zt_err *err)
+{
+    struct zt_party *p = &r->v[s->hello.from];
+    const int fd = s->fd;
+    s->fd = -1;
+    if (s->hello.channel == ZT_PARTY_AGENT ? p->agent_fd >= 0 : p->link.open) {
+        char why[160];
+        snprintf(
+            why, sizeof why,
+            "there is a rank %d already: two jobs with the same MASTER_PORT? Give each its own",
+            p->rank);
+        turn_away(fd, why);
+        return 0;
+    }
+    if (!s->local)
+        zt_meeting_keepalive(fd);
+    if (s->hello.channel == ZT_PARTY_AGENT) {
+        p->agent_fd = fd;
+        return 0;
+    }
+    if (s->local || !peer_text(fd, p->address, sizeof p->address))
+        /* nodes of Slurm may share a machine */
+        snprintf(p->address, sizeof p->address, "%s", r->address);
+    int rc = zt_link_open(&p->link, fd, fd, err);
+    if (rc)
+        close(fd);
+    else
+        zt_link_flush(&p->link);
+    return rc;
+}
+
+/* Read what there is, up to what is awaited. False: done with it, one way or the other. */
+static bool advance(struct zt_rendezvous *r, struct zt_shake *s, int *rc, struct zt_err *err)
+{
+    for (;;) {
+        void *to = s->greeted ? (void *)s->proof : (void *)&s->hello;
+        size_t want = s->greeted ? sizeof s->proof : sizeof s->hello;
+        ssize_t n = recv(s->fd, (char *)to + s->got, want - s->got, 0);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return true;
+        if (n <= 0)
+            return false;
+        s->got += (size_t)n;
+        if (s->got < want)
+            continue;
+        s->got = 0;
+        if (!s->greeted) {
+            if (!greet(r, s))
+                return false;
+            continue;
+        }
+        if (!zt_tcp_proves(r->m.secret, TCP_DIALS, &s->hello, s->nonce, s->proof)) {
+            note_refused(r, s);
+            return false;
+        }
+        zt_tcp_prove(r->m.secret, TCP_LISTENS, &s->hello, s->nonce, s->proof);
+        if (say(s->fd, s->proof, sizeof s->proof))
+            *rc = let_in(r, s, err);
+        return false;
+    }
+}
+
+/* ---- frames ---- */
+
+static void get_text(struct zt_cursor *c, char *out, size_t room)
+{
+    size_t n;
+    const unsigned char *p = zt_get_blob(c, &n);
+    if (p)
+        snprintf(out, room, "%.*s", (int)ZT_MIN(n, room), (const char *)p);
+}
+
+static int on_party(struct zt_party *p, struct zt_cursor c, struct zt_err *err)
+{
+    size_t n;
+    uint32_t local = zt_get_u32(&c), has_visible = zt_get_u32(&c);
+    get_text(&c, p->host, sizeof p->host);
+    get_text(&c, p->host_id, sizeof p->host_id);
+    const unsigned char *cpus = zt_get_blob(&c, &n);
+    if (p->told || !cpus || n > ZT_CPUS_MAX_BYTES)
+        return zt_err_set(err, ZT_EPROTO, "malformed PARTY frame");
+    zt_str_add(&p->cpus, cpus, n);
+    const unsigned char *visible = zt_get_blob(&c, &n);
+    if (!zt_cursor_done(&c))
+        return zt_err_set(err, ZT_EPROTO, "malformed PARTY frame");
+    if (has_visible) {
+        p->visible = zt_xcalloc(n + 1, 1);
+        memcpy(p->visible, visible, n);
+    }
+    p->local_rank = (int)local;
+    p->told = true;
+    return 0;
+}
+
+static int on_hello(struct zt_cursor c, struct zt_err *err)
+{
+    size_t len;
+    zt_get_blob(&c, &len);
+    const unsigned char *build = zt_get_blob(&c, &len);
+    if (!zt_cursor_done(&c))
+        return zt_err_set(err, ZT_EPROTO, "malformed HELLO");
+    if (len != strlen(zt_build_name()) || memcmp(build, zt_build_name(), len) != 0)
+        return zt_err_set(err, ZT_EINPUT,
+                          "it runs zerotrain %.*s, but rank 0 zerotrain %s; install the same "
+                          "program on every host",
+                          (int)ZT_MIN(len, 100), (const char *)build, zt_build_name());
+    return 0;
+}
+
+/* One frame. A signal, 0, or negative. */
+static int take_frame(struct zt_party *p, const struct zt_frame *f, struct zt_err *err)
+{
+    struct zt_cursor c = zt_cursor_of(f);
+    switch (f->type) {
+    case ZT_FRAME_HELLO:
+        return on_hello(c, err);
+    case ZT_FRAME_PARTY:
+        return on_party(p, c, err);
+    case ZT_FRAME_SIGNAL: {
+        uint32_t sig = zt_get_u32(&c);
+        if (!zt_cursor_done(&c) || sig < 1 || sig > 64)
+            return zt_err_set(err, ZT_EPROTO, "malformed SIGNAL frame");
+        p->n_signals++;
+        return (int)sig;
+    }
+    default:
+        return zt_err_set(err, ZT_EPROTO, "frame of unexpected type %u", f->type);
+    }
+}
+
+/* All that has come. A signal, at once; 0; or negative. */
+static int read_party(struct zt_party *p, struct zt_err *err)
+{
+    struct zt_frame f;
+    int got, rc;
+    do {
+        while ((rc = zt_frame_next(&p->link.in, &f, err)) > 0)
+            if ((rc = take_frame(p, &f, err)) != 0)
+                return rc;
+        if (rc)
+            return rc;
+        got = zt_link_read(&p->link);
+    } while (got > 0);
+    return got ? zt_err_set(err, ZT_EPEER, "it has ended") : 0;
+}
+
+int zt_party_read(struct zt_party *p)
+{
+    struct zt_err ignored;
+    int rc = p->link.open && !p->gone ? read_party(p, &ignored) : 0;
+    if (rc >= 0)
+        return rc;
+    p->gone = true;
+    return ZT_EPEER;
+}
+
+/* ---- until all are there ---- */
+
+static bool is_there(const struct zt_party *p)
+{
+    return p->told && (!p->link.open || p->local_rank > 0 || p->agent_fd >= 0);
+}
+
+static int missing(const struct zt_rendezvous *r, struct zt_err *err)
+{
+    struct zt_str ranks = {0};
+    int n = 0;
+    enum { SHOWN = 10 };
+    for (int i = 0; i < r->m.world; i++)
+        if (!is_there(&r->v[i]) && n++ < SHOWN)
+            zt_str_printf(&ranks, "%s%d", n > 1 ? ", " : "", i);
+    zt_err_set(err, ZT_EPEER,
+               "of the %d processes that %s starts, rank%s %s%s did not come within %g s "
+               "(ZT_JOIN_SECONDS)",
+               r->m.world, r->m.by, n > 1 ? "s" : "", ranks.buf, n > SHOWN ? ", ..." : "",
+               r->m.limit_s);
+    zt_str_release(&ranks);
+    if (r->n_refused)
+        zt_str_printf(&ranks, "%s; refused: %s, with another secret (ZT_JOB_SECRET_FILE)", err->msg,
+                      r->refused);
+    if (ranks.len)
+        zt_err_set(err, ZT_EPEER, "%s", ranks.buf);
+    zt_str_release(&ranks);
+    return ZT_EPEER;
+}
+
+static void fill_polls(const struct zt_rendezvous *r, struct pollfd *p)
+{
+    bool room = r->n_shakes < STRANGERS_MAX;
+    p[0] = (struct pollfd){.fd = room ? r->unix_fd : -1, .events = POLLIN};
+    p[1] = (struct pollfd){.fd = room ? r->tcp_fd : -1, .events = POLLIN};
+    for (int i = 0; i < STRANGERS_MAX; i++)
+        p[2 + i] = (struct pollfd){.fd = i < r->n_shakes ? r->shakes[i].fd : -1, .events = POLLIN};
+    for (int i = 0; i < r->m.world; i++)
+        p[2 + STRANGERS_MAX + i] =
+            (struct pollfd){.fd = r->v[i].link.open ? r->v[i].link.rfd : -1, .events = POLLIN};
+}
+
+const char *zt_party_name(const struct zt_rendezvous *r, const struct zt_party *p, char *buf,
+                          size_t buf_bytes)
+{
+    char rank[32] = "";
+    if (r->m.rank >= 0 || !p->told)
+        snprintf(rank, sizeof rank, " of rank %d", p->rank);
+    snprintf(buf, buf_bytes, "the process%s%s%s", rank, p->told ? " on " : "", p->host);
+    return buf;
+}
+
+static int read_parties(struct zt_rendezvous *r, struct zt_err *err)
+{
+    for (int i = 0; i < r->m.world; i++) {
+        struct zt_party *p = &r->v[i];
+        char name[ZT_HOST_TEXT + 64];
+        int rc = p->link.open ? read_party(p, err) : 0;
+        if (rc > 0) /* it waits for us: what it was told we are told too */
+            continue;
+        if (rc)
+            return zt_err_wrap(err, "%s", zt_party_name(r, p, name, sizeof name));
+    }
+    return 0;
+}
+
+int zt_rendezvous_step(struct zt_rendezvous *r, int ms, struct zt_err *err)
+{
+    size_t n = 2 + STRANGERS_MAX + (size_t)r->m.world;
+    struct pollfd *p = zt_xcalloc(n, sizeof *p);
+    int rc = 0, n_shakes = r->n_shakes;
+    fill_polls(r, p);
+    if (poll(p, (nfds_t)n, ms) < 0 && errno != EINTR)
+        rc = zt_err_errno(err, ZT_ESYS, "poll");
+    /* Backwards: forgetting one moves the last, which has been looked at, into its place. */
+    for (int i = n_shakes - 1; i >= 0 && !rc; i--)
+        if (p[2 + i].revents ? !advance(r, &r->shakes[i], &rc, err)
+                             : age_ms(&r->shakes[i]) > PROOF_MS)
+            forget(r, i);
+    if (!rc)
+        rc = accept_all(r, r->unix_fd, err);
+    if (!rc)
+        rc = accept_all(r, r->tcp_fd, err);
+    if (!rc)
+        rc = read_parties(r, err);
+    free(p);
+    if (rc)
+        return rc;
+    for (int i = 0; i < r->m.world; i++)
+        if (!is_there(&r->v[i]))
+            return 0;
+    stop_listening(r);
+    return 1;
+}
+
+int zt_rendezvous_wait(struct zt_rendezvous *r, struct zt_err *err)
+{
+    int64_t end_ns = zt_now_ns() + (int64_t)(r->m.limit_s * 1e9);
+    int rc;
+    while ((rc = zt_rendezvous_step(r, STEP_MS, err)) == 0)
+        if (zt_now_ns() > end_ns)
+            return missing(r, err);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- afterwards ---- */
+
+int zt_party_start_agent(struct zt_party *p)
+{
+    int fd = p->agent_fd;
+    p->agent_fd = -1;
+    zt_frame_put(&p->link.out, ZT_FRAME_START, NULL, 0);
+    zt_link_flush(&p->link);
+    return fd;
+}
+
+/* Their queues are empty but for what is said here, so it goes out at once; a stopped process may miss it. */
+void zt_rendezvous_leave(struct zt_rendezvous *r, int exit_code)
+{
+    if (!r->v)
+        return;
+    stop_listening(r);
+    for (int i = 0; i < r->m.world; i++) {
+        struct zt_party *p = &r->v[i];
+        if (p->link.open) {
+            size_t at = zt_frame_begin(&p->link.out, ZT_FRAME_LEAVE);
+            zt_put_u32(&p->link.out, (uint32_t)exit_code);
+            zt_frame_end(&p->link.out, at);
+            zt_link_flush(&p->link);
+        }
+        zt_link_close(&p->link);
+        close_fd(&p->agent_fd);
+        zt_str_release(&p->cpus);
+        free(p->visible);
+    }
+    free(r->v);
+    free(r->shakes);
+    explicit_bzero(&r->m, sizeof r->m);
+    r->v = NULL;
+    r->shakes = NULL;
+}

@@ -1,0 +1,317 @@
+#include "launch/srun.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+#include "launch/supervisor.h"
+
+enum {
+    TICKET_MAX_BYTES = 4096,
+    STEP_MS = 50,
+    END_MS = 10 * 1000, /* srun has this long to see its tasks end, */
+    TERM_MS = 3000,     /* and this long to end when told to */
+};
+
+static const char ticket_magic[] = "zerotrain ticket 1\n";
+
+const char *const *zt_srun_argv(const char *program, const char *const *hosts, int n_hosts,
+                                struct zt_arena *arena)
+{
+    static const char *const fixed[] = {
+        "srun",
+        "--ntasks-per-node=1",
+        "--overlap", /* also where a batch script or another step holds the CPUs */
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--kill-on-bad-exit=1",
+        "--input=all",
+        "--export=PATH,HOME,USER,LOGNAME,LANG,LD_LIBRARY_PATH",
+    };
+    enum { OURS = 6 };
+    struct zt_str list = {0};
+    size_t n = ZT_ARRAY_LEN(fixed);
+    const char **argv = zt_arena_alloc(arena, n + OURS, sizeof *argv);
+    memcpy(argv, fixed, sizeof fixed);
+    for (int i = 0; i < n_hosts; i++)
+        zt_str_printf(&list, "%s%s", i ? "," : "", hosts[i]);
+    argv[n++] = zt_arena_printf(arena, "--nodes=%d", n_hosts);
+    argv[n++] = zt_arena_printf(arena, "--ntasks=%d", n_hosts);
+    argv[n++] = zt_arena_printf(arena, "--nodelist=%s", list.buf);
+    argv[n++] = zt_arena_strdup(arena, program);
+    argv[n++] = "member";
+    argv[n] = NULL;
+    zt_str_release(&list);
+    return argv;
+}
+
+/* ---- the ticket ---- */
+
+static int send_ticket(int sock, const struct zt_rendezvous *r, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    zt_str_puts(&text, ticket_magic);
+    zt_put_u32(&text, (uint32_t)r->m.world);
+    zt_put_u32(&text, (uint32_t)r->port);
+    zt_put_u32(&text, (uint32_t)r->m.limit_s);
+    zt_put_blob(&text, r->address, strlen(r->address));
+    zt_str_add(&text, r->m.id, sizeof r->m.id);
+    zt_str_add(&text, r->m.secret, sizeof r->m.secret);
+    /* A new socket takes as much at once. */
+    int rc = send(sock, text.buf, text.len, MSG_NOSIGNAL) == (ssize_t)text.len
+                 ? 0
+                 : zt_err_errno(err, ZT_ESYS, "srun does not read its input");
+    explicit_bzero(text.buf, text.cap);
+    zt_str_release(&text);
+    shutdown(sock, SHUT_WR);
+    return rc;
+}
+
+static int parse_ticket(const struct zt_str *text, struct zt_meeting *out)
+{
+    size_t magic = sizeof ticket_magic - 1, len;
+    if (text->len < magic || memcmp(text->buf, ticket_magic, magic) != 0)
+        return -1;
+    struct zt_cursor c = {(const unsigned char *)text->buf + magic, text->len - magic, false};
+    out->world = (int)zt_get_u32(&c);
+    out->port = (int)zt_get_u32(&c);
+    out->limit_s = zt_get_u32(&c);
+    const unsigned char *host = zt_get_blob(&c, &len);
+    const unsigned char *id = zt_get_bytes(&c, sizeof out->id);
+    const unsigned char *secret = zt_get_bytes(&c, sizeof out->secret);
+    if (!zt_cursor_done(&c) || len >= sizeof out->host || out->world < 1)
+        return -1;
+    memcpy(out->host, host, len);
+    memcpy(out->id, id, sizeof out->id);
+    memcpy(out->secret, secret, sizeof out->secret);
+    return 0;
+}
+
+int zt_srun_read_ticket(int fd, struct zt_meeting *out, const char **host, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    char chunk[1024];
+    ssize_t n;
+    int64_t task;
+    *out = (struct zt_meeting){.by = "srun"};
+    while (text.len <= TICKET_MAX_BYTES && (n = read(fd, chunk, sizeof chunk)) != 0) {
+        if (n < 0 && errno != EINTR)
+            break;
+        zt_str_add(&text, chunk, n > 0 ? (size_t)n : 0);
+    }
+    int bad = parse_ticket(&text, out);
+    if (text.buf)
+        explicit_bzero(text.buf, text.cap);
+    zt_str_release(&text);
+    const char *number = getenv("SLURM_PROCID");
+    *host = getenv("SLURMD_NODENAME");
+    if (bad)
+        return zt_err_set(err, ZT_EINPUT,
+                          "`member` is started by zerotrain --launcher=slurm, not "
+                          "by hand");
+    if (!*host || !number || !zt_parse_i64(number, &task) || task < 0 || task >= out->world)
+        return zt_err_set(err, ZT_EINPUT, "srun has not set SLURM_PROCID and SLURMD_NODENAME");
+    out->rank = (int)task;
+    return 0;
+}
+
+/* ---- srun ---- */
+
+static void on_line(void *ctx, const char *line, size_t len)
+{
+    struct zt_srun *s = ctx;
+    snprintf(s->last, sizeof s->last, "%.*s", (int)ZT_MIN(len, sizeof s->last), line);
+    s->say(s->ctx, line, len);
+}
+
+void zt_srun_read(struct zt_srun *s)
+{
+    char chunk[4096];
+    ssize_t n;
+    while (s->sock >= 0 && recv(s->sock, chunk, sizeof chunk, MSG_DONTWAIT) > 0)
+        ; /* our tasks say nothing there */
+    while (s->err_fd >= 0 && (n = read(s->err_fd, chunk, sizeof chunk)) != 0) {
+        if (n < 0)
+            return;
+        zt_lines_feed(&s->lines, chunk, (size_t)n, on_line, s);
+    }
+    zt_lines_end(&s->lines, on_line, s);
+    if (s->err_fd >= 0)
+        close(s->err_fd);
+    s->err_fd = -1;
+}
+
+static bool has_ended(struct zt_srun *s)
+{
+    if (s->pid && waitpid(s->pid, &s->status, WNOHANG) == s->pid)
+        s->pid = 0;
+    return s->pid == 0;
+}
+
+static int spawn(struct zt_srun *s, const char *const *argv, struct zt_err *err)
+{
+    int sock[2], errs[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock))
+        return zt_err_errno(err, ZT_ESYS, "socketpair");
+    s->sock = sock[0];
+    if (pipe2(errs, O_CLOEXEC)) {
+        close(sock[1]);
+        return zt_err_errno(err, ZT_ESYS, "pipe");
+    }
+    s->err_fd = errs[0];
+    fcntl(s->err_fd, F_SETFL, O_NONBLOCK);
+    errno = zt_spawn_agent(&s->pid, argv, sock[1], errs[1], false);
+    close(sock[1]);
+    close(errs[1]);
+    if (!errno)
+        return 0;
+    s->pid = 0;
+    return zt_err_errno(err, ZT_ESYS, "cannot start srun");
+}
+
+static int explain_end(struct zt_srun *s, struct zt_err *err)
+{
+    zt_srun_read(s);
+    if (WIFSIGNALED(s->status))
+        return zt_err_set(err, ZT_ESYS, "srun was ended by signal %d (%s)", WTERMSIG(s->status),
+                          strsignal(WTERMSIG(s->status)));
+    return zt_err_set(err, ZT_ESYS, "srun ended with exit code %d before all hosts had joined%s%s",
+                      WEXITSTATUS(s->status), s->last[0] ? ": " : "", s->last);
+}
+
+static int missing(const struct zt_rendezvous *r, struct zt_err *err)
+{
+    int n = 0;
+    for (int i = 0; i < r->m.world; i++)
+        n += r->v[i].told;
+    return zt_err_set(
+        err, ZT_EPEER,
+        "%d of %d hosts have joined within %g s (ZT_JOIN_SECONDS): does `srun --overlap "
+        "-N%d hostname` work here, and may those hosts connect to %s?",
+        n, r->m.world, r->m.limit_s, r->m.world, r->address);
+}
+
+/* Until all are there, srun ends, time is up, or somebody tells us to end. */
+static int gather(struct zt_srun *s, struct zt_rendezvous *r, int sig_fd, int *sig,
+                  struct zt_err *err)
+{
+    int64_t end_ns = zt_now_ns() + (int64_t)(r->m.limit_s * 1e9);
+    struct signalfd_siginfo si;
+    for (;;) {
+        int rc = zt_rendezvous_step(r, STEP_MS, err);
+        zt_srun_read(s);
+        if (rc)
+            return rc < 0 ? rc : 0;
+        if (has_ended(s))
+            return explain_end(s, err);
+        if (read(sig_fd, &si, sizeof si) == sizeof si) {
+            *sig = (int)si.ssi_signo;
+            return zt_err_set(err, ZT_EPEER, "stopped by signal %d (%s) while hosts joined", *sig,
+                              strsignal(*sig));
+        }
+        if (zt_now_ns() > end_ns)
+            return missing(r, err);
+    }
+}
+
+static int with_signals(struct zt_srun *s, struct zt_rendezvous *r, int *sig, struct zt_err *err)
+{
+    sigset_t mask, before;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGHUP);
+    int sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (sig_fd < 0)
+        return zt_err_errno(err, ZT_ESYS, "signalfd");
+    pthread_sigmask(SIG_BLOCK, &mask, &before);
+    int rc = gather(s, r, sig_fd, sig, err);
+    close(sig_fd);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+static int make_meeting(int n_hosts, const char *towards, double limit_s, struct zt_meeting *m,
+                        struct zt_err *err)
+{
+    *m = (struct zt_meeting){.by = "srun", .world = n_hosts, .rank = -1, .limit_s = limit_s};
+    snprintf(m->host, sizeof m->host, "%s", towards);
+    snprintf(m->towards, sizeof m->towards, "%s", towards);
+    if (getrandom(m->secret, sizeof m->secret, 0) != sizeof m->secret ||
+        getrandom(m->id, sizeof m->id, 0) != sizeof m->id)
+        return zt_err_errno(err, ZT_ESYS, "getrandom");
+    return 0;
+}
+
+int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hosts, int n_hosts,
+                  const char *towards, double limit_s, struct zt_rendezvous *r, int *sig,
+                  struct zt_err *err)
+{
+    struct zt_arena arena = {0};
+    struct zt_meeting m;
+    s->sock = s->err_fd = -1;
+    int rc = make_meeting(n_hosts, towards, limit_s, &m, err);
+    if (!rc)
+        rc = zt_rendezvous_open(&m, NULL, r, err);
+    explicit_bzero(&m, sizeof m);
+    if (rc)
+        return rc;
+    rc = spawn(s, zt_srun_argv(program, hosts, n_hosts, &arena), err);
+    if (!rc)
+        rc = send_ticket(s->sock, r, err);
+    if (!rc)
+        rc = with_signals(s, r, sig, err);
+    zt_arena_release(&arena);
+    if (rc) {
+        zt_rendezvous_leave(r, 1);
+        if (s->pid)
+            kill(s->pid, SIGTERM);
+        zt_srun_end(s);
+    }
+    return rc;
+}
+
+static bool wait_for_end(struct zt_srun *s, int limit_ms)
+{
+    int64_t end_ns = zt_now_ns() + limit_ms * (int64_t)1000000;
+    while (!has_ended(s)) {
+        if (zt_now_ns() > end_ns)
+            return false;
+        zt_srun_read(s);
+        poll(NULL, 0, STEP_MS);
+    }
+    return true;
+}
+
+static void say_nothing(void *ctx, const char *line, size_t len)
+{
+    (void)ctx, (void)line, (void)len;
+}
+
+void zt_srun_end(struct zt_srun *s)
+{
+    if (!s->say)
+        return;
+    s->say = say_nothing; /* that its tasks have ended, and with which code */
+    if (!wait_for_end(s, END_MS)) {
+        kill(s->pid, SIGTERM); /* it ends its tasks */
+        if (!wait_for_end(s, TERM_MS)) {
+            kill(s->pid, SIGKILL);
+            waitpid(s->pid, &s->status, 0);
+        }
+    }
+    zt_lines_release(&s->lines);
+    if (s->sock >= 0)
+        close(s->sock);
+    if (s->err_fd >= 0)
+        close(s->err_fd);
+    memset(s, 0, sizeof *s);
+}

@@ -1,0 +1,51 @@
+/*
+ * srun.h: one process on each host of a Slurm allocation, by one srun; they join the job (rendezvous.h) and start
+ * its agents. srun mixes what its tasks say, so frames go over connections of their own; through srun there goes
+ * only, on its stdin and so to all tasks, a ticket: where the front end listens, and the job's secret. That is on no
+ * command line, in no environment and in no file. What srun itself says on stderr is passed on.
+ */
+#ifndef ZT_LAUNCH_SRUN_H
+#define ZT_LAUNCH_SRUN_H
+
+#include <sys/types.h>
+
+#include "base/arena.h"
+#include "launch/rendezvous.h"
+
+struct zt_srun {
+    pid_t pid; /* 0: ended */
+    int status;
+    int sock, err_fd; /* its stdin and stdout, its stderr; -1: closed */
+    struct zt_lines lines;
+    char last[256]; /* the last line of its stderr */
+    void (*say)(void *ctx, const char *line, size_t len);
+    void *ctx;
+};
+
+/*
+ * argv of srun, NULL-terminated, in the arena: a task on each of the hosts, which are of the allocation that we
+ * are in. Of our environment the tasks get what a login would give them; the rest travels in frames.
+ */
+const char *const *zt_srun_argv(const char *program, const char *const *hosts, int n_hosts,
+                                struct zt_arena *arena);
+
+/*
+ * Listen where the route to `towards` starts, start srun, and wait until all hosts are there (r->v, by the task's
+ * number). s is zeroed but for say, which gets what srun says on stderr, from now on. SIGINT and its like end it:
+ * ZT_EPEER, and *sig is set. On failure nothing is left.
+ */
+int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hosts, int n_hosts,
+                  const char *towards, double limit_s, struct zt_rendezvous *r, int *sig,
+                  struct zt_err *err) ZT_MUST_CHECK;
+
+/* Pass on what srun has said; does not block. */
+void zt_srun_read(struct zt_srun *s);
+
+/* After the processes were told to leave: srun ends with them, or is killed. Accepts a zeroed one. */
+void zt_srun_end(struct zt_srun *s);
+
+/* The task's side: the ticket of stdin, and what srun says of this task; *host: its name for us. */
+int zt_srun_read_ticket(int fd, struct zt_meeting *out, const char **host,
+                        struct zt_err *err) ZT_MUST_CHECK;
+
+#endif

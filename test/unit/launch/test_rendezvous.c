@@ -1,0 +1,507 @@
+#include "harness.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launch/rendezvous.h"
+
+/* ---- where, from the environment ---- */
+
+static char secret_path[64];
+
+static void make_secret(const char *text, mode_t mode)
+{
+    snprintf(secret_path, sizeof secret_path, "/tmp/zt-secret-%d", (int)getpid());
+    unlink(secret_path);
+    int fd = open(secret_path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    ZT_ASSERT(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    ZT_ASSERT(fchmod(fd, mode) == 0 && close(fd) == 0);
+}
+
+/* "NAME=value NAME=value"; "SECRET" stands for the file's. */
+static int meet(const char *vars, struct zt_meeting *m, struct zt_err *err)
+{
+    struct zt_env env = {0};
+    struct zt_place p;
+    for (const char *s = vars; *s; s += strspn(s, " ")) {
+        size_t n = strcspn(s, " ");
+        if (strncmp(s, "SECRET", n) == 0)
+            zt_env_setf(&env, "ZT_JOB_SECRET_FILE=%s", secret_path);
+        else
+            zt_env_set(&env, s, n);
+        s += n;
+    }
+    int rc = zt_detect_place(&env, &p, err);
+    if (!rc)
+        rc = zt_meeting_of_env(&env, &p, m, err);
+    zt_env_release(&env);
+    return rc;
+}
+
+#define TORCH(rank, local) "RANK=" #rank " WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=" #local " "
+#define OMPI(local)                                                                                \
+    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "                  \
+    "OMPI_COMM_WORLD_LOCAL_SIZE=" #local " "
+#define SRUN(nodes)                                                                                \
+    "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=" #nodes           \
+    " SLURM_JOB_ID=7001 SLURM_STEP_ID=2 "
+
+TEST(meeting_places)
+{
+    static const struct {
+        const char *vars, *host, *towards;
+        int port;
+    } cases[] = {
+        /* one host: no address and no secret are needed */
+        {TORCH(1, 4), "", "", 0},
+        {TORCH(1, 4) "MASTER_ADDR=a MASTER_PORT=4000", "", "", 0},
+        {OMPI(4), "", "", 0},
+        {"PMI_RANK=1 PMI_SIZE=4", "", "", 0},
+        {SRUN(1) "SLURM_STEP_NODELIST=n1", "", "", 0},
+        /* several */
+        {TORCH(1, 2) "SECRET MASTER_ADDR=a", "a", "", 29500},
+        {TORCH(1, 2) "SECRET MASTER_ADDR=a MASTER_PORT=4000", "a", "", 4000},
+        {TORCH(1, 2) "SECRET MASTER_ADDR=a MASTER_PORT=4000 TORCHELASTIC_USE_AGENT_STORE=True", "a",
+         "", 4001},
+        {TORCH(1, 2) "SECRET MASTER_ADDR=a MASTER_PORT=4000 TORCHELASTIC_USE_AGENT_STORE=False",
+         "a", "", 4000},
+        {OMPI(2) "SECRET MASTER_ADDR=fd00::1", "fd00::1", "", 29500},
+        {"PMI_RANK=1 PMI_SIZE=4 SECRET MASTER_ADDR=a", "a", "", 29500},
+        {SRUN(2) "SECRET SLURM_STEP_NODELIST=n[08-09] SLURM_JOB_NODELIST=n[07-09]", "n08", "n09",
+         20000 + (7001 * 16 + 2) % 10000},
+        {SRUN(2) "SECRET SLURM_JOB_NODELIST=n[07-09] MASTER_PORT=4000", "n07", "n08", 4000},
+        {SRUN(2) "SECRET SLURM_JOB_NODELIST=n[07-09] MASTER_ADDR=ib7", "ib7", "",
+         20000 + (7001 * 16 + 2) % 10000},
+    };
+    make_secret("0123456789abcdef", 0600);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_meeting m;
+        struct zt_err err;
+        if (meet(cases[i].vars, &m, &err))
+            FAIL("case %zu: %s", i, err.msg);
+        CHECK_STR(m.host, cases[i].host);
+        CHECK_STR(m.towards, cases[i].towards);
+        CHECK_INT(m.port, cases[i].port);
+        CHECK_INT(m.rank, 1);
+        CHECK_INT(m.world, 4);
+    }
+    unlink(secret_path);
+}
+
+TEST(what_is_missing_is_said)
+{
+    static const struct {
+        const char *vars, *secret;
+        mode_t mode;
+        const char *say;
+    } cases[] = {
+        {TORCH(1, 2) "MASTER_ADDR=a", "", 0600,
+         "torchrun has started us on several hosts, which must know"},
+        {TORCH(1, 2) "SECRET", "0123456789abcdef", 0600, "set MASTER_ADDR to its host"},
+        {TORCH(1, 2) "SECRET MASTER_ADDR=a MASTER_PORT=http", "0123456789abcdef", 0600,
+         "MASTER_PORT=http: a number from 1"},
+        {TORCH(1, 4) "SECRET", "0123456789abcdef", 0640,
+         "others may read or write it; `chmod 600`"},
+        {TORCH(1, 4) "SECRET", "0123456789abcde", 0600, "15 bytes; a secret has from 16"},
+        {TORCH(1, 4) "ZT_JOB_SECRET_FILE=/tmp", "", 0600, "not a file"},
+        {TORCH(1, 4) "ZT_JOB_SECRET_FILE=/no/such", "", 0600, "/no/such: No such file"},
+        {SRUN(2) "SECRET", "0123456789abcdef", 0600, "srun has not set SLURM_STEP_NODELIST"},
+        {SRUN(2) "SECRET SLURM_STEP_NODELIST=n[1", "0123456789abcdef", 0600, "not closed"},
+        {TORCH(1, 4) "ZT_JOIN_SECONDS=0", "", 0600, "ZT_JOIN_SECONDS=0: a number from 1"},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_meeting m;
+        struct zt_err err;
+        make_secret(cases[i].secret, cases[i].mode);
+        CHECK_INT(meet(cases[i].vars, &m, &err), ZT_EINPUT);
+        if (!strstr(err.msg, cases[i].say))
+            FAIL("case %zu: \"%s\" does not say \"%s\"", i, err.msg, cases[i].say);
+    }
+    unlink(secret_path);
+}
+
+TEST(a_job_has_an_id_of_its_own)
+{
+    static const char *const others[] = {
+        TORCH(1, 4) "MASTER_PORT=4001 TORCHELASTIC_RUN_ID=a",
+        TORCH(1, 4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=b",
+        TORCH(1, 4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=a TORCHELASTIC_RESTART_COUNT=1",
+        OMPI(4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=a",
+        "RANK=1 WORLD_SIZE=5 LOCAL_RANK=0 LOCAL_WORLD_SIZE=5 MASTER_PORT=4000 "
+        "TORCHELASTIC_RUN_ID=a",
+    };
+    struct zt_meeting a, b;
+    struct zt_err err;
+    CHECK_OK(meet(TORCH(1, 4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=a", &a, &err), err);
+    CHECK_OK(meet(TORCH(2, 4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=a SLURM_JOB_ID=3", &b, &err),
+             err);
+    CHECK(memcmp(a.id, b.id, sizeof a.id) == 0);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(others); i++) {
+        CHECK_OK(meet(others[i], &b, &err), err);
+        CHECK(memcmp(a.id, b.id, sizeof a.id) != 0);
+    }
+}
+
+/* ---- processes that join ---- */
+
+/* A job that no other test or process of this host has. */
+static struct zt_meeting job(int world, double limit_s)
+{
+    static int count;
+    struct zt_meeting m = {.by = "a test", .world = world, .limit_s = limit_s, .local_rank = 0};
+    int ids[] = {(int)getpid(), count++};
+    memcpy(m.id, ids, sizeof ids);
+    memset(m.secret, 7, sizeof m.secret);
+    return m;
+}
+
+/* With a TCP port, that the system picks. */
+static struct zt_meeting job_of_hosts(int world, double limit_s)
+{
+    struct zt_meeting m = job(world, limit_s);
+    snprintf(m.host, sizeof m.host, "127.0.0.1");
+    return m;
+}
+
+enum { SAYS_BYTES = 1000 };
+
+/* A process that joins; what it says in the end goes to *says. It leaves with the job's code, or 200. */
+static pid_t join(const struct zt_meeting *m, int rank, int local_rank, int *says)
+{
+    int pipes[2];
+    ZT_ASSERT(pipe2(pipes, O_CLOEXEC) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct zt_meeting mine = *m;
+        struct zt_err err = {0};
+        int code = 0;
+        mine.rank = rank;
+        mine.local_rank = local_rank;
+        close(pipes[0]);
+        int rc = zt_member_run(&mine, NULL, &code, &err);
+        ssize_t n = write(pipes[1], err.msg, strlen(err.msg));
+        _exit(rc || n < 0 ? 200 : code);
+    }
+    close(pipes[1]);
+    *says = pipes[0];
+    return pid;
+}
+
+static int end_of(pid_t pid, int says, char text[SAYS_BYTES])
+{
+    int status;
+    size_t got = 0;
+    ssize_t n;
+    while ((n = read(says, text + got, SAYS_BYTES - 1 - got)) > 0)
+        got += (size_t)n;
+    text[got] = '\0';
+    close(says);
+    ZT_ASSERT(waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void check_all_leave(const struct zt_meeting *m, struct zt_rendezvous *r, const pid_t *pids,
+                            const int *says)
+{
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    CHECK_OK(zt_rendezvous_wait(r, &err), err);
+    CHECK(r->unix_fd == -1 && r->tcp_fd == -1);
+    for (int i = 1; i < m->world; i++) {
+        CHECK(r->v[i].told && r->v[i].cpus.len > 0);
+        CHECK_STR(r->v[i].host_id, r->v[0].host_id);
+    }
+    zt_rendezvous_leave(r, 42);
+    for (int i = 1; i < m->world; i++)
+        if (end_of(pids[i], says[i], text) != 42)
+            FAIL("rank %d: %s", i, text);
+}
+
+TEST(all_meet_and_leave_with_one_code)
+{
+    struct zt_meeting m = job(4, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    pid_t pids[4];
+    int says[4];
+    pids[3] = join(&m, 3, 3, &says[3]); /* some come before rank 0 does */
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    CHECK(r.tcp_fd == -1);
+    for (int i = 1; i < 3; i++)
+        pids[i] = join(&m, i, i, &says[i]);
+    check_all_leave(&m, &r, pids, says);
+}
+
+TEST(by_tcp_too)
+{
+    struct zt_meeting m = job_of_hosts(3, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    pid_t pids[3];
+    int says[3];
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    CHECK_STR(r.address, "127.0.0.1");
+    close(r.unix_fd); /* as if the others were on other hosts */
+    r.unix_fd = -1;
+    m.port = r.port;
+    pids[1] = join(&m, 1, 0, &says[1]);
+    pids[2] = join(&m, 2, -1, &says[2]);
+    CHECK_OK(zt_rendezvous_wait(&r, &err), err);
+    CHECK_STR(r.v[1].address, "127.0.0.1");
+    CHECK(r.v[1].agent_fd >= 0 && r.v[2].agent_fd >= 0);
+    check_all_leave(&m, &r, pids, says);
+}
+
+TEST(who_is_missing_is_named)
+{
+    struct zt_meeting m = job(4, 0.5);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    m.limit_s = 60;
+    pid_t pid = join(&m, 2, 2, &says);
+    while (!r.v[2].told)
+        ZT_ASSERT(zt_rendezvous_step(&r, 100, &err) == 0);
+    CHECK_INT(zt_rendezvous_wait(&r, &err), ZT_EPEER);
+    if (!strstr(err.msg, "of the 4 processes that a test starts, ranks 1, 3 did not come"))
+        FAIL("%s", err.msg);
+    zt_rendezvous_leave(&r, 9);
+    CHECK_INT(end_of(pid, says, text), 9);
+}
+
+TEST(one_that_goes_while_others_come)
+{
+    struct zt_meeting m = job(3, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    pid_t pid = join(&m, 1, 1, &says);
+    while (!r.v[1].told)
+        ZT_ASSERT(zt_rendezvous_step(&r, 100, &err) == 0);
+    kill(pid, SIGKILL);
+    CHECK_INT(end_of(pid, says, text), 128 + SIGKILL);
+    CHECK_INT(zt_rendezvous_wait(&r, &err), ZT_EPEER);
+    if (!strstr(err.msg, "the process of rank 1 on ") || !strstr(err.msg, ": it has ended"))
+        FAIL("%s", err.msg);
+    zt_rendezvous_leave(&r, 1);
+}
+
+TEST(rank_0_that_never_comes)
+{
+    struct zt_meeting m = job(2, 0.3);
+    char text[SAYS_BYTES];
+    int says;
+    pid_t pid = join(&m, 1, 1, &says);
+    CHECK_INT(end_of(pid, says, text), 200);
+    if (!strstr(text, "as rank 1 of 2: rank 0 did not answer within 0.3 s"))
+        FAIL("%s", text);
+}
+
+TEST(rank_0_that_dies)
+{
+    struct zt_meeting m = job(2, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    pid_t pid = join(&m, 1, 1, &says);
+    CHECK_OK(zt_rendezvous_wait(&r, &err), err);
+    zt_link_close(&r.v[1].link); /* as the kernel does then */
+    CHECK_INT(end_of(pid, says, text), 200);
+    if (!strstr(text, "the process of rank 0 is gone"))
+        FAIL("%s", text);
+    zt_rendezvous_leave(&r, 0);
+}
+
+TEST(another_secret_is_refused)
+{
+    struct zt_meeting m = job(2, 60), other = m;
+    struct zt_rendezvous r;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says, rc = 0;
+    other.secret[0] ^= 1;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    pid_t pid = join(&other, 1, 1, &says);
+    while (r.n_refused < 3 && rc == 0) /* then it gives up */
+        rc = zt_rendezvous_step(&r, 100, &err);
+    CHECK_INT(rc, 0);
+    CHECK(!r.v[1].link.open);
+    CHECK_INT(end_of(pid, says, text), 200);
+    if (!strstr(text, "does not accept our proof: is ZT_JOB_SECRET_FILE the same"))
+        FAIL("%s", text);
+    r.m.limit_s = 0;
+    CHECK_INT(zt_rendezvous_wait(&r, &err), ZT_EPEER);
+    if (!strstr(err.msg, "who said to be rank 1, from this host, with another secret"))
+        FAIL("%s", err.msg);
+    zt_rendezvous_leave(&r, 1);
+}
+
+/* The same port and secret, but another job: as if nobody were there. */
+TEST(another_job_is_not_let_in)
+{
+    struct zt_meeting m = job_of_hosts(2, 60), other;
+    struct zt_rendezvous r;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    struct pollfd p;
+    int says;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    other = m;
+    other.id[19] ^= 1;
+    other.port = r.port;
+    other.limit_s = 0.5;
+    pid_t pid = join(&other, 1, 1, &says);
+    p = (struct pollfd){.fd = says, .events = POLLIN};
+    do
+        CHECK_INT(zt_rendezvous_step(&r, 10, &err), 0);
+    while (poll(&p, 1, 0) == 0);
+    CHECK_INT(end_of(pid, says, text), 200);
+    if (!strstr(text, "does not take us: another job, or another program?"))
+        FAIL("%s", text);
+    CHECK(!r.v[1].link.open && r.n_refused == 0);
+    zt_rendezvous_leave(&r, 1);
+}
+
+TEST(a_second_of_the_same_rank_is_told)
+{
+    struct zt_meeting m = job(3, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says, second;
+    struct pollfd p;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    pid_t pid = join(&m, 1, 1, &says);
+    while (!r.v[1].told)
+        ZT_ASSERT(zt_rendezvous_step(&r, 100, &err) == 0);
+    pid_t pid2 = join(&m, 1, 1, &second);
+    p = (struct pollfd){.fd = second, .events = POLLIN};
+    do
+        CHECK_INT(zt_rendezvous_step(&r, 10, &err), 0);
+    while (poll(&p, 1, 0) == 0);
+    CHECK_INT(end_of(pid2, second, text), 200);
+    if (!strstr(text, "there is a rank 1 already: two jobs with the same MASTER_PORT?"))
+        FAIL("%s", text);
+    zt_rendezvous_leave(&r, 5);
+    CHECK_INT(end_of(pid, says, text), 5);
+}
+
+TEST(two_jobs_at_one_place)
+{
+    struct zt_meeting m = job_of_hosts(2, 60), other;
+    struct zt_rendezvous r, second;
+    struct zt_err err;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    CHECK_INT(zt_rendezvous_open(&m, NULL, &second, &err), ZT_EINPUT);
+    if (!strstr(err.msg, "another job that a test has started on this host"))
+        FAIL("%s", err.msg);
+    other = job_of_hosts(2, 60);
+    other.port = r.port;
+    CHECK_INT(zt_rendezvous_open(&other, NULL, &second, &err), ZT_EINPUT);
+    if (!strstr(err.msg, "is taken on this host, by another job or another program"))
+        FAIL("%s", err.msg);
+    zt_rendezvous_leave(&r, 0);
+}
+
+TEST(an_address_of_another_host)
+{
+    static const struct {
+        const char *host, *say;
+    } cases[] = {
+        {"203.0.113.7", "203.0.113.7: no address of this host"},
+        {"localhost", "localhost: a loopback address here, which other hosts do not reach; it must "
+                      "be this host"},
+        {"no such host", "no such host: "},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_meeting m = job(2, 60);
+        struct zt_rendezvous r;
+        struct zt_err err;
+        snprintf(m.host, sizeof m.host, "%s", cases[i].host);
+        CHECK_INT(zt_rendezvous_open(&m, NULL, &r, &err), ZT_EINPUT);
+        if (!strstr(err.msg, cases[i].say))
+            FAIL("%s", err.msg);
+    }
+}
+
+/* ---- strangers ---- */
+
+static int dial_port(int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ZT_ASSERT(fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    return fd;
+}
+
+/* Silent ones, garbage, half a HELLO, a right HELLO with a wrong proof: the job comes together regardless. */
+TEST(strangers_change_nothing)
+{
+    enum { SILENT = 80 };
+    struct zt_meeting m = job_of_hosts(3, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    struct tcp_hello hello;
+    static const char garbage[4096] = "GET / HTTP/1.1\r\n\r\n";
+    int silent[SILENT], fds[3];
+    pid_t pids[3];
+    int says[3];
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    m.port = r.port;
+    for (int i = 0; i < SILENT; i++) /* more than there are places */
+        silent[i] = dial_port(r.port);
+    for (int i = 0; i < 3; i++)
+        fds[i] = dial_port(r.port);
+    zt_meeting_hello(&m, 1, ZT_PARTY_PROCESS, &hello);
+    CHECK(send(fds[0], garbage, sizeof garbage, MSG_NOSIGNAL) > 0);
+    CHECK(send(fds[1], &hello, 20, MSG_NOSIGNAL) == 20);
+    CHECK(send(fds[2], &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
+    CHECK(send(fds[2], garbage, TCP_PROOF_BYTES, MSG_NOSIGNAL) == TCP_PROOF_BYTES);
+    pids[1] = join(&m, 1, 1, &says[1]);
+    pids[2] = join(&m, 2, 0, &says[2]);
+    check_all_leave(&m, &r, pids, says);
+    for (int i = 0; i < SILENT; i++)
+        close(silent[i]);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+}
+
+/* The front end decides what it means. */
+TEST(a_signal_is_passed_on)
+{
+    struct zt_meeting m = job(2, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says, sig;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    pid_t pid = join(&m, 1, 1, &says);
+    CHECK_OK(zt_rendezvous_wait(&r, &err), err);
+    for (int i = 1; i <= 2; i++) {
+        kill(pid, SIGTERM);
+        while ((sig = zt_party_read(&r.v[1])) == 0) {
+            struct pollfd p = {.fd = r.v[1].link.rfd, .events = POLLIN};
+            poll(&p, 1, 1000);
+        }
+        CHECK_INT(sig, SIGTERM);
+        CHECK_INT(r.v[1].n_signals, i);
+    }
+    zt_rendezvous_leave(&r, 143);
+    CHECK_INT(end_of(pid, says, text), 143);
+}
+
+TEST_MAIN()
