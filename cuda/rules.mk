@@ -84,7 +84,7 @@ cuda-tests: $(CUDA_NAMES:%=$B/cuda/test/%)
 # -fno-builtin: copies go through the sanitizers' functions. Kernels are optimised less with sanitizers,
 # as all else.
 CUSIM_SAN   := $(if $(filter address,$(SAN)),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-CUSIM_FLAGS := -std=c++20 -g $(if $(SAN),-O1,-O2) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread \
+CUSIM_FLAGS := -std=c++20 $(if $(SAN),-g1 -O1,-g -O2) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread \
                -fno-strict-aliasing -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-attributes \
                -fPIC -isystem $(CUDA_INC) -DZT_CUSIM -Ilib -Itest -Icuda $(CUSIM_SAN)
 KERNEL_SAN  := $(if $(filter thread,$(SAN)),-fsanitize=thread -Wno-tsan)

@@ -140,9 +140,10 @@ suite_fault() {
     local t how
     build all tests || return
     run_shares 2 test/fault/ckpt.py test/fault/ckpt.py "${long[@]}" build/zerotrain
-    for t in $(grep -L ZT_CUDA_LIB test/fault/*.sh); do # the others are of the suite cuda
+    for t in $(grep -L ZT_CUDA_LIB test/fault/*.sh test/fault/*.py); do # the others are of the suite cuda
+        [ $t != test/fault/ckpt.py ] || continue
         how=run
-        ! grep -q netlab.bash "$t" || how=run_alone
+        ! grep -q lab.bash "$t" || how=run_alone
         $how "$t" "$t" build/zerotrain
     done
 }
