@@ -1,11 +1,9 @@
 #include "ckpt/checkpoint.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/io.h"
+#include "ckpt/blocks.h"
 
 static void file_path(const struct zt_ckpt *c, int file, struct zt_str *out)
 {
@@ -44,15 +42,9 @@ int zt_ckpt_open(const char *path, struct zt_ckpt *c, struct zt_err *err)
     if (rc)
         return rc;
     c->path = zt_arena_strdup(&c->m.arena, path);
-    const size_t n = (size_t)c->m.n_files;
-    c->fds = zt_arena_alloc(&c->m.arena, n, sizeof *c->fds);
-    c->verified = zt_arena_alloc(&c->m.arena, n, sizeof *c->verified);
-    c->block = zt_xcalloc(c->m.block_bytes, 1);
-    for (size_t i = 0; i < n; i++) {
-        c->fds[i] = -1;
-        c->verified[i] = zt_arena_alloc(&c->m.arena, c->m.files[i].n_sums, 1);
-    }
     rc = check_files(c, err);
+    if (!rc)
+        rc = zt_blocks_create(c->path, &c->m, &c->blocks, err);
     if (rc)
         zt_ckpt_close(c);
     return rc;
@@ -60,70 +52,9 @@ int zt_ckpt_open(const char *path, struct zt_ckpt *c, struct zt_err *err)
 
 void zt_ckpt_close(struct zt_ckpt *c)
 {
-    for (int i = 0; i < c->m.n_files; i++)
-        if (c->fds[i] >= 0)
-            close(c->fds[i]);
-    free(c->block);
+    zt_blocks_free(c->blocks);
     zt_manifest_release(&c->m);
     memset(c, 0, sizeof *c);
-}
-
-static int read_at(struct zt_ckpt *c, int file, size_t offset, void *out, size_t n,
-                   struct zt_err *err)
-{
-    struct zt_str path = {0};
-    int rc = 0;
-    file_path(c, file, &path);
-    if (c->fds[file] < 0)
-        c->fds[file] = open(path.buf, O_RDONLY | O_CLOEXEC);
-    if (c->fds[file] < 0)
-        rc = zt_err_errno(err, ZT_EINPUT, "%s", path.buf);
-    for (size_t done = 0; done < n && !rc;) {
-        ssize_t k = pread(c->fds[file], (char *)out + done, n - done, (off_t)(offset + done));
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            rc = zt_err_errno(err, ZT_EIO, "%s: read", path.buf);
-        else if (k == 0)
-            rc = zt_err_set(err, ZT_EINPUT, "%s: ends at byte %zu, while it is read", path.buf,
-                            offset + done);
-        else
-            done += (size_t)k;
-    }
-    zt_str_release(&path);
-    return rc;
-}
-
-/* Reads block b to `to` and checks it, while the disk brings those that follow. */
-static int verify_block(struct zt_ckpt *c, int file, size_t b, void *to, struct zt_err *err)
-{
-    enum { AHEAD_BYTES = 32 << 20 };
-    const struct zt_ckpt_file *f = &c->m.files[file];
-    const size_t begin = b * c->m.block_bytes, n = ZT_MIN(c->m.block_bytes, f->bytes - begin);
-    int rc = read_at(c, file, begin, to, n, err);
-    if (rc)
-        return rc;
-    posix_fadvise(c->fds[file], (off_t)(begin + n), AHEAD_BYTES, POSIX_FADV_WILLNEED);
-    struct zt_ckpt_sum sum = zt_ckpt_sum_of(to, n);
-    if (memcmp(&sum, &f->sums[b], sizeof sum) != 0)
-        return zt_err_set(err, ZT_EINPUT,
-                          "%s/%s: the checksum of bytes %zu to %zu is wrong: the file was damaged",
-                          c->path, f->name, begin, begin + n);
-    c->verified[file][b] = 1;
-    return 0;
-}
-
-/* Bytes [offset, offset + n) of one block, where they can be read until the next call. */
-static int fetch(struct zt_ckpt *c, int file, size_t offset, size_t n, const unsigned char **out,
-                 struct zt_err *err)
-{
-    const size_t b = offset / c->m.block_bytes;
-    if (c->verified[file][b]) {
-        *out = c->block;
-        return read_at(c, file, offset, c->block, n, err);
-    }
-    *out = c->block + (offset - b * c->m.block_bytes);
-    return verify_block(c, file, b, c->block, err);
 }
 
 /* An element may lie across the border of two blocks: bytes are gathered before they are converted. */
@@ -165,14 +96,6 @@ static void take(struct sink *s, const unsigned char *p, size_t n)
         s->part[s->n_part++] = *p++;
 }
 
-/* A whole block of whole elements that nobody has read yet and that needs no conversion goes where it is wanted. */
-static bool goes_straight(const struct zt_ckpt *c, int file, size_t at, size_t n,
-                          const struct sink *s)
-{
-    return s->dtype == ZT_F32 && s->n_part == 0 && n == c->m.block_bytes &&
-           n % sizeof *s->out == 0 && !c->verified[file][at / n];
-}
-
 static int read_piece(struct zt_ckpt *c, const struct zt_ckpt_piece *p, int64_t begin, int64_t end,
                       struct sink *s, struct zt_err *err)
 {
@@ -181,16 +104,11 @@ static int read_piece(struct zt_ckpt *c, const struct zt_ckpt_piece *p, int64_t 
     const size_t stop = p->offset + (size_t)(end - p->begin) * elem;
     while (at < stop) {
         const unsigned char *bytes;
-        const size_t n = ZT_MIN(stop, (at / block + 1) * block) - at;
-        const bool straight = goes_straight(c, p->file, at, n, s);
-        int rc = straight ? verify_block(c, p->file, at / block, s->out, err)
-                          : fetch(c, p->file, at, n, &bytes, err);
+        const size_t b = at / block, n = ZT_MIN(stop, (b + 1) * block) - at;
+        int rc = zt_blocks_get(c->blocks, p->file, b, &bytes, err);
         if (rc)
             return rc;
-        if (straight)
-            s->out += n / elem;
-        else
-            take(s, bytes, n);
+        take(s, bytes + (at - b * block), n);
         at += n;
     }
     return 0;
@@ -226,11 +144,37 @@ int zt_ckpt_read_f32(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_
     return 0;
 }
 
+void zt_ckpt_expect(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_ckpt_part_kind part,
+                    int64_t begin, int64_t n, bool cached)
+{
+    const struct zt_ckpt_part *of = &t->parts[part];
+    const size_t elem = zt_dtype_bytes(of->dtype), block = c->m.block_bytes;
+    const int64_t end = begin + n;
+    for (int i = first_piece(of, begin); i < of->n && of->pieces[i].begin < end; i++) {
+        const struct zt_ckpt_piece *p = &of->pieces[i];
+        const int64_t lo = ZT_MAX(begin, p->begin), hi = ZT_MIN(end, p->end);
+        const size_t at = p->offset + (size_t)(lo - p->begin) * elem;
+        const size_t stop = p->offset + (size_t)(hi - p->begin) * elem;
+        for (size_t b = at / block; b * block < stop && lo < hi; b++)
+            zt_blocks_expect(c->blocks, p->file, b, cached);
+    }
+}
+
+void zt_ckpt_read_ahead(struct zt_ckpt *c)
+{
+    zt_blocks_read_ahead(c->blocks);
+}
+
 int zt_ckpt_verify(struct zt_ckpt *c, struct zt_err *err)
 {
+    const unsigned char *bytes;
+    for (int f = 0; f < c->m.n_files; f++)
+        for (size_t b = 0; b < c->m.files[f].n_sums; b++)
+            zt_blocks_expect(c->blocks, f, b, false);
     int rc = 0;
+    zt_blocks_read_ahead(c->blocks);
     for (int f = 0; f < c->m.n_files && !rc; f++)
         for (size_t b = 0; b < c->m.files[f].n_sums && !rc; b++)
-            rc = verify_block(c, f, b, c->block, err);
+            rc = zt_blocks_get(c->blocks, f, b, &bytes, err);
     return rc;
 }

@@ -11,13 +11,15 @@
  * file. So a slice is found by name and element range alone, whatever cut it.
  *
  * Checksums are XXH3-128 of blocks of a file, which the manifest lists; its own stands in its first line. A
- * reader checks the blocks that it touches, so that reading a slice needs no more than that slice and one
- * block of memory.
+ * reader checks the blocks that it touches, so that reading a slice needs no more than that slice and a few
+ * blocks of memory.
  *
  *   manifest.c        struct zt_manifest -> text
  *   manifest_parse.c  and back; every size is checked
  *   shard.c           writes one file, front to back
  *   checkpoint.c      opens, reads ranges, verifies
+ *   blocks.c          a checkpoint's blocks, read and checked ahead of who wants them
+ *   ring.c, direct.c  several blocks on their way at once, past the page cache
  */
 #ifndef ZT_CKPT_CHECKPOINT_H
 #define ZT_CKPT_CHECKPOINT_H
@@ -34,6 +36,8 @@ enum {
     ZT_CKPT_MAX_FILES = 1 << 16,
     ZT_CKPT_MANIFEST_BYTES = 1 << 29, /* the largest that is read */
     ZT_CKPT_BLOCK_BYTES = 4 << 20,    /* what we write; readers take 64 KiB to 64 MiB */
+    ZT_CKPT_WRITE_BYTES = 16 << 20,   /* of buffers while a file is written */
+    ZT_CKPT_READ_BYTES = 24 << 20,    /* while one is read, or two blocks */
 };
 
 #define ZT_CKPT_MANIFEST "manifest.json"
@@ -140,29 +144,32 @@ struct zt_shard_piece {
 void zt_shard_header(const struct zt_shard_piece *pieces, int n, struct zt_str *header,
                      size_t *offsets, size_t *bytes);
 
-/* Writes a file from its first byte to its last, and makes its checksums on the way. */
+/*
+ * Writes a file of `bytes` from its first byte to its last, and makes its checksums on the way: blocks are
+ * copied to ZT_CKPT_WRITE_BYTES of buffers, which threads sum and write past the page cache, several at once.
+ */
 struct zt_shard_writer;
-int zt_shard_create(const char *path, struct zt_shard_writer **out,
+int zt_shard_create(const char *path, size_t bytes, struct zt_shard_writer **out,
                     struct zt_err *err) ZT_MUST_CHECK;
 int zt_shard_put(struct zt_shard_writer *w, const void *bytes, size_t n,
                  struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * fsync and close. *sums (free it) has *n_sums checksums. Frees the writer whether it fails or not; after
- * a failure of put, call abandon instead.
+ * All bytes are put: fsync and close. *sums (free it) has *n_sums checksums. Frees the writer whether it fails
+ * or not; after a failure of put, call abandon instead.
  */
 int zt_shard_finish(struct zt_shard_writer *w, struct zt_ckpt_sum **sums, size_t *n_sums,
-                    size_t *bytes, struct zt_err *err) ZT_MUST_CHECK;
+                    struct zt_err *err) ZT_MUST_CHECK;
 void zt_shard_abandon(struct zt_shard_writer *w); /* accepts NULL */
 
 /* ---- reading (checkpoint.c) ---- */
 
+struct zt_blocks;
+
 struct zt_ckpt {
     const char *path; /* DIR/step-000200 */
     struct zt_manifest m;
-    int *fds;                 /* (n_files) open when first read; -1 before */
-    unsigned char **verified; /* (n_files) by block: its checksum was right */
-    unsigned char *block;     /* one block */
+    struct zt_blocks *blocks;
 };
 
 /*
@@ -173,13 +180,23 @@ int zt_ckpt_open(const char *path, struct zt_ckpt *c, struct zt_err *err) ZT_MUS
 void zt_ckpt_close(struct zt_ckpt *c); /* accepts a zeroed one */
 
 /*
- * Elements [begin, begin + n) of a part, as fp32. Every block that is touched has its checksum checked
- * (once); memory: one block. One thread at a time. ZT_EINPUT names the file and the block.
+ * Elements [begin, begin + n) of a part, as fp32. Every block that is touched has its checksum checked; memory:
+ * the block read last, which the next range may begin in. One thread at a time. ZT_EINPUT names the file and
+ * the block.
  */
 int zt_ckpt_read_f32(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_ckpt_part_kind part,
                      int64_t begin, int64_t n, float *out, struct zt_err *err) ZT_MUST_CHECK;
 
-/* Read all files and check all blocks. */
+/*
+ * What zt_ckpt_read_f32 will be asked for, range by range in that order; then read_ahead, once: threads read
+ * and check the blocks before they are wanted. `cached`: other processes of this host read the same ones, so
+ * they go through the page cache. Reading anything else, or in another order, works as without.
+ */
+void zt_ckpt_expect(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_ckpt_part_kind part,
+                    int64_t begin, int64_t n, bool cached);
+void zt_ckpt_read_ahead(struct zt_ckpt *c);
+
+/* Read all files and check all blocks. Once, with nothing expected. */
 int zt_ckpt_verify(struct zt_ckpt *c, struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/io.h"
 #include "base/size.h"
+#include "ckpt/direct.h"
 #include "ckpt/safetensors.h"
 
 enum { ALIGN = 8, LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000 };
@@ -100,18 +101,6 @@ int zt_st_header(const struct zt_st_entry *entries, int n, const struct zt_st_me
     return rc;
 }
 
-/* Room for the whole file. File systems that cannot promise it find out while writing. */
-static int reserve(int fd, size_t bytes, const char *path, struct zt_err *err)
-{
-    int rc;
-    do
-        rc = bytes ? fallocate(fd, 0, 0, (off_t)bytes) : 0;
-    while (rc && errno == EINTR);
-    if (rc && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
-        return zt_err_errno(err, ZT_EIO, "%s: %zu bytes", path, bytes);
-    return 0;
-}
-
 int zt_st_create(const char *path, const struct zt_str *header, size_t data_bytes,
                  struct zt_st_writer *w, struct zt_err *err)
 {
@@ -126,7 +115,7 @@ int zt_st_create(const char *path, const struct zt_str *header, size_t data_byte
         memset(w, 0, sizeof *w);
         return rc;
     }
-    int rc = reserve(w->fd, header->len + data_bytes, path, err);
+    int rc = zt_reserve(w->fd, header->len + data_bytes, path, err);
     if (!rc)
         rc = zt_write_full(w->fd, header->buf, header->len, path, err);
     if (rc)

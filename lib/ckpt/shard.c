@@ -1,15 +1,13 @@
 #include "ckpt/checkpoint.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <unistd.h>
-#include <xxhash.h>
 
-#include "base/io.h"
+#include "ckpt/direct.h"
 #include "ckpt/manifest_words.h"
+#include "ckpt/ring.h"
 
-enum { LENGTH_BYTES = 8, DATA_ALIGN = 4096, BUFFER_BYTES = 256 << 10 };
+enum { LENGTH_BYTES = 8, DATA_ALIGN = 4096 };
 
 static size_t piece_bytes(const struct zt_shard_piece *p)
 {
@@ -62,112 +60,101 @@ void zt_shard_header(const struct zt_shard_piece *pieces, int n, struct zt_str *
 
 struct zt_shard_writer {
     char *path;
-    int fd;
-    size_t bytes;          /* written */
-    size_t in_block;       /* of them, in the block that is not summed yet */
-    unsigned char *buffer; /* small tensors come together */
-    size_t buffered;
-    XXH3_state_t *state;
-    struct zt_ckpt_sum *sums;
-    size_t n_sums, cap;
+    struct zt_direct file;
+    size_t bytes; /* of the file */
+    size_t at;    /* of them, put so far */
+    struct zt_ring *ring;
+    struct zt_ckpt_sum *sums; /* (n_sums), one for each block */
+    size_t n_sums;
 };
+
+/* The ring's job: a block that is filled. Summed where it is in the cache still. */
+static int write_block(void *ctx, int64_t i, unsigned char *block, struct zt_err *err)
+{
+    struct zt_shard_writer *w = ctx;
+    const size_t at = (size_t)i * ZT_CKPT_BLOCK_BYTES;
+    const size_t n = ZT_MIN(w->bytes - at, (size_t)ZT_CKPT_BLOCK_BYTES);
+    w->sums[i] = zt_ckpt_sum_of(block, n);
+    return zt_direct_write(&w->file, block, n, at, err);
+}
 
 static void free_writer(struct zt_shard_writer *w)
 {
-    XXH3_freeState(w->state);
-    free(w->buffer);
+    free(w->sums);
     free(w->path);
     free(w);
 }
 
-int zt_shard_create(const char *path, struct zt_shard_writer **out, struct zt_err *err)
+int zt_shard_create(const char *path, size_t bytes, struct zt_shard_writer **out,
+                    struct zt_err *err)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return zt_err_errno(err, ZT_EIO, "%s", path);
+    enum { AT_ONCE = ZT_CKPT_WRITE_BYTES / ZT_CKPT_BLOCK_BYTES };
     struct zt_shard_writer *w = zt_xcalloc(1, sizeof *w);
-    w->fd = fd;
+    ZT_ASSERT_CMP(bytes, >, 0);
     w->path = zt_xstrdup(path);
-    w->buffer = zt_xcalloc(BUFFER_BYTES, 1);
-    w->state = XXH3_createState();
-    ZT_ASSERT(w->state);
-    XXH3_128bits_reset(w->state);
-    *out = w;
-    return 0;
-}
-
-static void end_block(struct zt_shard_writer *w)
-{
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(w->state));
-    ZT_GROW(w->sums, w->n_sums + 1, w->cap);
-    memcpy(w->sums[w->n_sums++].bytes, canonical.digest, sizeof w->sums->bytes);
-    XXH3_128bits_reset(w->state);
-    w->in_block = 0;
-}
-
-static int flush(struct zt_shard_writer *w, struct zt_err *err)
-{
-    int rc = zt_write_full(w->fd, w->buffer, w->buffered, w->path, err);
-    w->buffered = 0;
-    return rc;
-}
-
-static int put(struct zt_shard_writer *w, const void *bytes, size_t n, struct zt_err *err)
-{
-    int rc = 0;
-    if (w->buffered + n > BUFFER_BYTES)
-        rc = flush(w, err);
-    if (!rc && n >= BUFFER_BYTES)
-        return zt_write_full(w->fd, bytes, n, w->path, err);
+    w->bytes = bytes;
+    w->n_sums = (bytes + ZT_CKPT_BLOCK_BYTES - 1) / ZT_CKPT_BLOCK_BYTES;
+    w->sums = zt_xcalloc(w->n_sums, sizeof *w->sums);
+    const int n = (int)ZT_MIN(w->n_sums, (size_t)AT_ONCE);
+    const struct zt_ring_opts ring = {n, n, ZT_CKPT_BLOCK_BYTES, write_block, w};
+    int rc = zt_direct_create(&w->file, w->path, bytes, err);
     if (!rc) {
-        memcpy(w->buffer + w->buffered, bytes, n);
-        w->buffered += n;
+        rc = zt_ring_create(&ring, &w->ring, err);
+        if (rc)
+            (void)!zt_direct_close(&w->file);
     }
+    if (rc)
+        free_writer(w);
+    else
+        *out = w;
     return rc;
 }
 
-/*
- * Summed and written block by block, so that the second finds the bytes in the cache. The disk begins with
- * each at once, and not when all are there.
- */
+/* The block's buffer is free when the block that had it before is written. */
+static int claim(struct zt_shard_writer *w, int64_t block, struct zt_err *err)
+{
+    const int64_t before = block - zt_ring_n_slots(w->ring);
+    return before < 0 ? 0 : zt_ring_wait(w->ring, before, err);
+}
+
 int zt_shard_put(struct zt_shard_writer *w, const void *bytes, size_t n, struct zt_err *err)
 {
     const unsigned char *p = bytes;
+    ZT_ASSERT_CMP(n, <=, w->bytes - w->at);
     while (n > 0) {
-        const size_t part = ZT_MIN(n, ZT_CKPT_BLOCK_BYTES - w->in_block);
-        XXH3_128bits_update(w->state, p, part);
-        int rc = put(w, p, part, err);
+        const int64_t block = (int64_t)(w->at / ZT_CKPT_BLOCK_BYTES);
+        const size_t in = w->at % ZT_CKPT_BLOCK_BYTES;
+        const size_t part = ZT_MIN(n, ZT_CKPT_BLOCK_BYTES - in);
+        int rc = in == 0 ? claim(w, block, err) : 0;
         if (rc)
             return rc;
-        w->in_block += part;
-        w->bytes += part;
+        memcpy(zt_ring_slot(w->ring, block) + in, p, part);
+        w->at += part;
         p += part;
         n -= part;
-        if (w->in_block == ZT_CKPT_BLOCK_BYTES) {
-            end_block(w);
-            sync_file_range(w->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-        }
+        if (w->at % ZT_CKPT_BLOCK_BYTES == 0 || w->at == w->bytes)
+            zt_ring_allow(w->ring, block + 1);
     }
     return 0;
 }
 
 int zt_shard_finish(struct zt_shard_writer *w, struct zt_ckpt_sum **sums, size_t *n_sums,
-                    size_t *bytes, struct zt_err *err)
+                    struct zt_err *err)
 {
-    int rc = flush(w, err);
-    if (w->in_block > 0)
-        end_block(w);
-    if (!rc && fsync(w->fd))
+    const int64_t n = (int64_t)w->n_sums;
+    int rc = 0;
+    ZT_ASSERT_CMP(w->at, ==, w->bytes);
+    for (int64_t i = ZT_MAX(n - zt_ring_n_slots(w->ring), (int64_t)0); i < n && !rc; i++)
+        rc = zt_ring_wait(w->ring, i, err);
+    zt_ring_free(w->ring);
+    if (!rc && fsync(w->file.fd))
         rc = zt_err_errno(err, ZT_EIO, "%s: fsync", w->path);
-    if (close(w->fd) && !rc)
+    if (zt_direct_close(&w->file) && !rc)
         rc = zt_err_errno(err, ZT_EIO, "%s: close", w->path);
-    if (rc) {
-        free(w->sums);
-    } else {
+    if (!rc) {
         *sums = w->sums;
         *n_sums = w->n_sums;
-        *bytes = w->bytes;
+        w->sums = NULL;
     }
     free_writer(w);
     return rc;
@@ -177,7 +164,7 @@ void zt_shard_abandon(struct zt_shard_writer *w)
 {
     if (!w)
         return;
-    close(w->fd);
-    free(w->sums);
+    zt_ring_free(w->ring);
+    (void)!zt_direct_close(&w->file);
     free_writer(w);
 }

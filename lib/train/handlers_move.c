@@ -26,12 +26,12 @@ static int fill_unit_task(void *p, struct zt_err *err)
 }
 
 /* The staged range: the whole unit where this rank holds it whole, else its slice. */
-static void staged_range(const struct zt_op_ctx *c, const struct zt_access *staging, int64_t *begin,
-                         int64_t *n)
+static void staged_range(const struct zt_plan *p, int unit, const struct zt_access *staging,
+                         int64_t *begin, int64_t *n)
 {
-    const struct zt_unit *u = zt_op_unit(c);
+    const struct zt_unit *u = &p->units[unit];
     *n = (int64_t)((staging->end - staging->begin) / sizeof(float));
-    *begin = *n == u->padded_elems ? 0 : c->e->plan->shard_rank * u->slice_elems;
+    *begin = *n == u->padded_elems ? 0 : p->shard_rank * u->slice_elems;
 }
 
 /* Copy the part of the staged values that a destination of `n` elements holds. */
@@ -55,7 +55,7 @@ static void place_values(const struct zt_op_ctx *c)
 {
     const struct zt_access *staging = zt_op_operand(c->prog, c->op, ZT_R_HPARAM, 0);
     int64_t begin, n;
-    staged_range(c, staging, &begin, &n);
+    staged_range(c->e->plan, c->op->unit, staging, &begin, &n);
     for (int i = 0; i < c->op->n_accesses; i++) {
         const struct zt_access *a = &c->prog->accesses[c->op->first_access + i];
         if (a->role == ZT_R_M || a->role == ZT_R_V)
@@ -68,7 +68,8 @@ static void place_values(const struct zt_op_ctx *c)
 }
 
 /* What the row loads: values, or in LOAD a moment, staged or where it lives. */
-static const struct zt_access *loaded(const struct zt_op_ctx *c, enum zt_ckpt_part_kind *part)
+static const struct zt_access *loaded(const struct zt_program *prog, const struct zt_op *op,
+                                      enum zt_ckpt_part_kind *part)
 {
     static const struct {
         enum zt_role role;
@@ -80,7 +81,7 @@ static const struct zt_access *loaded(const struct zt_op_ctx *c, enum zt_ckpt_pa
                  {ZT_R_V, ZT_CKPT_V}};
     const struct zt_access *a = NULL;
     for (size_t i = 0; i < ZT_ARRAY_LEN(kinds) && !a; i++) {
-        a = zt_op_operand(c->prog, c->op, kinds[i].role, 0);
+        a = zt_op_operand(prog, op, kinds[i].role, 0);
         *part = kinds[i].part;
     }
     return a;
@@ -92,12 +93,27 @@ void zt_do_load_unit(const struct zt_op_ctx *c)
                           .plan = c->e->plan,
                           .unit = c->op->unit,
                           .load = c->prog->kind == ZT_PROG_LOAD};
-    const struct zt_access *to = loaded(c, &t.part);
-    staged_range(c, to, &t.begin, &t.n);
+    const struct zt_access *to = loaded(c->prog, c->op, &t.part);
+    staged_range(t.plan, t.unit, to, &t.begin, &t.n);
     t.out = (float *)(void *)((unsigned char *)zt_engine_buf(c->e, to->buf) + to->begin);
     c->dev->host_call(c->s, fill_unit_task, &t, sizeof t);
     if (t.part == ZT_CKPT_PARAM)
         place_values(c);
+}
+
+void zt_load_read_ahead(struct zt_load *l, const struct zt_plan *p)
+{
+    const struct zt_program *prog = &p->programs[ZT_PROG_LOAD];
+    for (int i = 0; i < prog->n_ops; i++) {
+        enum zt_ckpt_part_kind part;
+        int64_t begin, n;
+        if (prog->ops[i].kind != ZT_OP_LOAD_UNIT)
+            continue;
+        const struct zt_access *to = loaded(prog, &prog->ops[i], &part);
+        staged_range(p, prog->ops[i].unit, to, &begin, &n);
+        zt_load_expect(l, p, prog->ops[i].unit, part, begin, n);
+    }
+    zt_ckpt_read_ahead(&l->ckpt);
 }
 
 /* EVICT, SAVE_UNIT, and FETCH of a step: the same elements in the same type on the other side. */

@@ -99,24 +99,54 @@ void zt_load_close(struct zt_load *l)
     memset(l, 0, sizeof *l);
 }
 
+/* Which elements [lo, hi) of the i-th parameter of a unit lie in [begin, end) of it; NULL: there is no such part. */
+static const struct zt_ckpt_tensor *overlap(const struct zt_load *l, const struct zt_plan *p,
+                                            int unit, int i, enum zt_ckpt_part_kind part,
+                                            int64_t begin, int64_t end, int64_t *lo, int64_t *hi)
+{
+    const struct zt_unit *u = &p->units[unit];
+    const int param = u->first_param + i;
+    const int64_t off = u->param_off[i], elems = p->model->params[param].n_elems;
+    *lo = ZT_MAX(begin - off, (int64_t)0);
+    *hi = ZT_MIN(end - off, elems);
+    return *lo < *hi && l->tensors[param]->parts[part].n ? l->tensors[param] : NULL;
+}
+
+void zt_load_expect(struct zt_load *l, const struct zt_plan *p, int unit,
+                    enum zt_ckpt_part_kind part, int64_t begin, int64_t n)
+{
+    const struct zt_unit *u = &p->units[unit];
+    const bool by_all = p->n_shards > 1 && n == u->padded_elems;
+    for (int i = 0; i < u->n_params; i++) {
+        int64_t lo, hi;
+        const struct zt_ckpt_tensor *t = overlap(l, p, unit, i, part, begin, begin + n, &lo, &hi);
+        if (t)
+            zt_ckpt_expect(&l->ckpt, t, part, lo, hi - lo, by_all);
+    }
+}
+
 void zt_load_fill(struct zt_load *l, const struct zt_plan *p, int unit, enum zt_ckpt_part_kind part,
                   int64_t begin, int64_t n, float *out)
 {
     const struct zt_unit *u = &p->units[unit];
-    memset(out, 0, (size_t)n * sizeof *out);
+    int64_t done = 0; /* elements up to here are what they should be */
     for (int i = 0; i < u->n_params && l->open && !l->err.code; i++) {
-        const int param = u->first_param + i;
-        const int64_t off = u->param_off[i], elems = p->model->params[param].n_elems;
-        const int64_t lo = ZT_MAX(begin, off), hi = ZT_MIN(begin + n, off + elems);
-        if (lo >= hi || !l->tensors[param]->parts[part].n)
-            continue;
+        int64_t lo, hi;
         struct zt_err err;
-        if (zt_ckpt_read_f32(&l->ckpt, l->tensors[param], part, lo - off, hi - lo,
-                             out + (lo - begin), &err)) {
-            memset(out, 0, (size_t)n * sizeof *out);
+        const struct zt_ckpt_tensor *t = overlap(l, p, unit, i, part, begin, begin + n, &lo, &hi);
+        if (!t)
+            continue;
+        const int64_t at = u->param_off[i] + lo - begin;
+        memset(out + done, 0, (size_t)(at - done) * sizeof *out);
+        done = at;
+        if (zt_ckpt_read_f32(&l->ckpt, t, part, lo, hi - lo, out + at, &err))
             l->err = err;
-        }
+        else
+            done = at + hi - lo;
     }
+    if (l->err.code)
+        done = 0;
+    memset(out + done, 0, (size_t)(n - done) * sizeof *out);
 }
 
 bool zt_load_is_named(const struct zt_recipe *r)

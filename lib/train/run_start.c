@@ -157,8 +157,10 @@ static int load_from(struct zt_run *run, const char *path, bool *good, struct zt
     struct zt_err why = {0};
     struct zt_vote vote;
     run->engine.initial = initial_step_block(run->r);
-    if (zt_load_open(l, path, run->r, run->model, NULL, &why) == 0)
+    if (zt_load_open(l, path, run->r, run->model, NULL, &why) == 0) {
         take_progress(run, &l->ckpt.m.at);
+        zt_load_read_ahead(l, run->plan);
+    }
     run->source.load = l;
     int rc = give_values(run, ZT_PROG_LOAD, err);
     if (!why.code)

@@ -64,7 +64,7 @@ static inline int ckpt_write_file(struct zt_manifest *m, const struct zt_weights
     zt_shard_header(pieces, (int)n, &header, offsets, &f->bytes);
     f->name = zt_arena_printf(&m->arena, "rank-%05d.safetensors", file);
     zt_str_printf(&path, "%s/%s", dir, f->name);
-    int rc = zt_shard_create(path.buf, &out, err);
+    int rc = zt_shard_create(path.buf, f->bytes, &out, err);
     if (!rc)
         rc = zt_shard_put(out, header.buf, header.len, err);
     for (size_t i = 0; i < n && !rc; i++) {
@@ -76,7 +76,7 @@ static inline int ckpt_write_file(struct zt_manifest *m, const struct zt_weights
         free(x);
     }
     if (!rc)
-        rc = zt_shard_finish(out, &f->sums, &f->n_sums, &f->bytes, err);
+        rc = zt_shard_finish(out, &f->sums, &f->n_sums, err);
     zt_str_release(&header);
     zt_str_release(&path);
     return rc;

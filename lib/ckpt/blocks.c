@@ -1,0 +1,188 @@
+#include "ckpt/blocks.h"
+
+#include <pthread.h>
+
+#include "base/size.h"
+#include "ckpt/direct.h"
+#include "ckpt/ring.h"
+
+enum { MAX_DIRECT_FILES = 64 /* each has two descriptors */ };
+
+struct want {
+    int file;
+    bool cached;
+    size_t block;
+};
+
+struct zt_blocks {
+    const char *path;
+    const struct zt_manifest *m;
+    pthread_mutex_t lock; /* of opening files */
+    struct zt_direct *files;
+    bool *opened; /* (n_files) */
+    int n_opened;
+
+    struct want *wants; /* in the order of reading */
+    int64_t n_wants;
+    size_t cap;
+    unsigned char **times; /* (n_files) by block: how often it is wanted, up to 2 */
+    struct zt_ring *ring;
+    int64_t at; /* the want that is held, and those before it are over; -1: none yet */
+
+    int held_file; /* -1: none */
+    size_t held_block;
+    const unsigned char *held;
+    unsigned char *own; /* for what was not expected */
+};
+
+int zt_blocks_create(const char *path, const struct zt_manifest *m, struct zt_blocks **out,
+                     struct zt_err *err)
+{
+    const size_t n = (size_t)m->n_files;
+    struct zt_blocks *b = zt_xcalloc(1, sizeof *b);
+    *b = (struct zt_blocks){.path = path, .m = m, .at = -1, .held_file = -1};
+    b->own = aligned_alloc(ZT_DIRECT_ALIGN, zt_align_size(m->block_bytes, ZT_DIRECT_ALIGN));
+    pthread_mutex_init(&b->lock, NULL);
+    b->files = zt_xcalloc(n, sizeof *b->files);
+    b->opened = zt_xcalloc(n, sizeof *b->opened);
+    b->times = zt_xcalloc(n, sizeof *b->times);
+    if (!b->own) {
+        zt_blocks_free(b);
+        return zt_err_set(err, ZT_ENOMEM, "%s: no memory for a block of %zu bytes", path,
+                          m->block_bytes);
+    }
+    *out = b;
+    return 0;
+}
+
+void zt_blocks_free(struct zt_blocks *b)
+{
+    if (!b)
+        return;
+    zt_ring_free(b->ring);
+    for (int i = 0; i < b->m->n_files; i++) {
+        if (b->opened[i]) {
+            (void)!zt_direct_close(&b->files[i]);
+            free((char *)b->files[i].path);
+        }
+        free(b->times[i]);
+    }
+    pthread_mutex_destroy(&b->lock);
+    free(b->files);
+    free(b->opened);
+    free(b->times);
+    free(b->wants);
+    free(b->own);
+    free(b);
+}
+
+/* ---- reading one ---- */
+
+static int open_file(struct zt_blocks *b, int file, struct zt_err *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&b->lock);
+    if (!b->opened[file]) {
+        struct zt_str path = {0};
+        zt_str_printf(&path, "%s/%s", b->path, b->m->files[file].name);
+        rc = zt_direct_open(&b->files[file], path.buf, b->n_opened < MAX_DIRECT_FILES, err);
+        if (rc)
+            zt_str_release(&path);
+        b->opened[file] = !rc; /* its name is the file's now */
+        b->n_opened += !rc;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return rc;
+}
+
+static int read_checked(struct zt_blocks *b, const struct want *w, unsigned char *to,
+                        struct zt_err *err)
+{
+    const struct zt_ckpt_file *f = &b->m->files[w->file];
+    const size_t begin = w->block * b->m->block_bytes;
+    const size_t n = ZT_MIN(b->m->block_bytes, f->bytes - begin);
+    int rc = open_file(b, w->file, err);
+    if (!rc)
+        rc = zt_direct_read(&b->files[w->file], w->cached, to, n, begin, err);
+    if (rc)
+        return rc;
+    const struct zt_ckpt_sum sum = zt_ckpt_sum_of(to, n);
+    if (memcmp(&sum, &f->sums[w->block], sizeof sum) != 0)
+        return zt_err_set(err, ZT_EINPUT,
+                          "%s/%s: the checksum of bytes %zu to %zu is wrong: the file was damaged",
+                          b->path, f->name, begin, begin + n);
+    return 0;
+}
+
+/* ---- ahead ---- */
+
+void zt_blocks_expect(struct zt_blocks *b, int file, size_t block, bool cached)
+{
+    const struct want *last = b->n_wants ? &b->wants[b->n_wants - 1] : NULL;
+    ZT_ASSERT(!b->ring);
+    if (last && last->file == file && last->block == block)
+        return;
+    ZT_GROW(b->wants, (size_t)b->n_wants + 1, b->cap);
+    b->wants[b->n_wants++] = (struct want){file, cached, block};
+    if (!b->times[file])
+        b->times[file] = zt_xcalloc(b->m->files[file].n_sums, 1);
+    b->times[file][block] = (unsigned char)(b->times[file][block] ? 2 : 1);
+}
+
+static int read_wanted(void *ctx, int64_t i, unsigned char *slot, struct zt_err *err)
+{
+    struct zt_blocks *b = ctx;
+    return read_checked(b, &b->wants[i], slot, err);
+}
+
+/* Where no thread can be started, each block is read when it is asked for. */
+void zt_blocks_read_ahead(struct zt_blocks *b)
+{
+    const size_t most = ZT_MAX(ZT_CKPT_READ_BYTES / b->m->block_bytes, (size_t)2);
+    const int n = (int)ZT_MIN(ZT_MIN(most, (size_t)ZT_RING_MAX_SLOTS), (size_t)b->n_wants);
+    const struct zt_ring_opts o = {ZT_MIN(n, 4), n, b->m->block_bytes, read_wanted, b};
+    struct zt_err ignored;
+    ZT_ASSERT(!b->ring);
+    if (n == 0)
+        return;
+    for (int64_t i = 0; i < b->n_wants; i++)
+        b->wants[i].cached |= b->times[b->wants[i].file][b->wants[i].block] > 1;
+    if (zt_ring_create(&o, &b->ring, &ignored) == 0)
+        zt_ring_allow(b->ring, n);
+}
+
+/* The next want becomes the one that is held, and the buffer of the one before is free. */
+static int take_next(struct zt_blocks *b, struct zt_err *err)
+{
+    b->at++;
+    b->held_file = -1;
+    zt_ring_allow(b->ring, ZT_MIN(b->at + zt_ring_n_slots(b->ring), b->n_wants));
+    b->held = zt_ring_slot(b->ring, b->at);
+    return zt_ring_wait(b->ring, b->at, err);
+}
+
+static bool is_next(const struct zt_blocks *b, int file, size_t block)
+{
+    return b->ring && b->at + 1 < b->n_wants && b->wants[b->at + 1].file == file &&
+           b->wants[b->at + 1].block == block;
+}
+
+int zt_blocks_get(struct zt_blocks *b, int file, size_t block, const unsigned char **out,
+                  struct zt_err *err)
+{
+    int rc = 0;
+    if (is_next(b, file, block)) {
+        rc = take_next(b, err);
+    } else if (b->held_file != file || b->held_block != block) {
+        const struct want w = {file, true, block};
+        b->held_file = -1;
+        b->held = b->own;
+        rc = read_checked(b, &w, b->own, err);
+    }
+    if (rc)
+        return rc;
+    b->held_file = file;
+    b->held_block = block;
+    *out = b->held;
+    return 0;
+}

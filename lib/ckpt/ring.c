@@ -1,0 +1,151 @@
+#include "ckpt/ring.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include "base/arena.h"
+#include "base/size.h"
+
+struct result {
+    int64_t job; /* the last one that is over; below 0: none */
+    struct zt_err err;
+};
+
+struct zt_ring {
+    struct zt_ring_opts o;
+    unsigned char *slots; /* (n_slots, slot_bytes) */
+    size_t mapped;
+    pthread_mutex_t lock;
+    pthread_cond_t allowed, over;
+    int64_t next, end; /* jobs [next, end) may begin */
+    bool stop;
+    struct result results[ZT_RING_MAX_SLOTS];
+    int n_threads;
+    pthread_t threads[ZT_RING_MAX_SLOTS];
+};
+
+static void *serve(void *arg)
+{
+    struct zt_ring *r = arg;
+    pthread_mutex_lock(&r->lock);
+    while (!r->stop) {
+        if (r->next == r->end) {
+            pthread_cond_wait(&r->allowed, &r->lock);
+            continue;
+        }
+        const int64_t i = r->next++;
+        struct result *result = &r->results[i % r->o.n_slots];
+        pthread_mutex_unlock(&r->lock);
+        result->err.code = 0;
+        const int rc = r->o.work(r->o.ctx, i, zt_ring_slot(r, i), &result->err);
+        pthread_mutex_lock(&r->lock);
+        result->err.code = rc;
+        result->job = i;
+        pthread_cond_broadcast(&r->over);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+/* Signals are for others. */
+static int start_threads(struct zt_ring *r, struct zt_err *err)
+{
+    sigset_t all, old;
+    int rc = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    while (!rc && r->n_threads < r->o.n_threads) {
+        rc = pthread_create(&r->threads[r->n_threads], NULL, serve, r);
+        if (!rc)
+            pthread_setname_np(r->threads[r->n_threads++], "ckpt-blocks");
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc ? zt_err_set(err, ZT_ESYS, "cannot start a thread for the disk: %s", strerror(rc))
+              : 0;
+}
+
+/* Mapped, not of malloc: it goes back to the system with the ring. */
+static int map_slots(struct zt_ring *r, struct zt_err *err)
+{
+    const size_t stride = zt_align_size(r->o.slot_bytes, ZT_RING_ALIGN);
+    r->o.slot_bytes = stride;
+    r->mapped = (size_t)r->o.n_slots * stride;
+    void *p = mmap(NULL, r->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return zt_err_errno(err, ZT_ENOMEM, "%d buffers of %zu bytes", r->o.n_slots, stride);
+    r->slots = p;
+    return 0;
+}
+
+int zt_ring_create(const struct zt_ring_opts *o, struct zt_ring **out, struct zt_err *err)
+{
+    ZT_ASSERT(o->n_slots >= 1 && o->n_slots <= ZT_RING_MAX_SLOTS);
+    ZT_ASSERT(o->n_threads >= 1 && o->n_threads <= ZT_RING_MAX_SLOTS);
+    struct zt_ring *r = zt_xcalloc(1, sizeof *r);
+    r->o = *o;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->allowed, NULL);
+    pthread_cond_init(&r->over, NULL);
+    for (int i = 0; i < ZT_RING_MAX_SLOTS; i++)
+        r->results[i].job = -1;
+    int rc = map_slots(r, err);
+    if (!rc)
+        rc = start_threads(r, err);
+    if (rc) {
+        zt_ring_free(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+void zt_ring_free(struct zt_ring *r)
+{
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->lock);
+    r->stop = true;
+    pthread_cond_broadcast(&r->allowed);
+    pthread_mutex_unlock(&r->lock);
+    for (int i = 0; i < r->n_threads; i++)
+        pthread_join(r->threads[i], NULL);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->allowed);
+    pthread_cond_destroy(&r->over);
+    if (r->slots)
+        munmap(r->slots, r->mapped);
+    free(r);
+}
+
+int zt_ring_n_slots(const struct zt_ring *r)
+{
+    return r->o.n_slots;
+}
+
+unsigned char *zt_ring_slot(struct zt_ring *r, int64_t i)
+{
+    return r->slots + (size_t)(i % r->o.n_slots) * r->o.slot_bytes;
+}
+
+void zt_ring_allow(struct zt_ring *r, int64_t end)
+{
+    pthread_mutex_lock(&r->lock);
+    r->end = ZT_MAX(r->end, end);
+    pthread_cond_broadcast(&r->allowed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+int zt_ring_wait(struct zt_ring *r, int64_t i, struct zt_err *err)
+{
+    const struct result *result = &r->results[i % r->o.n_slots];
+    pthread_mutex_lock(&r->lock);
+    ZT_ASSERT_CMP(i, <, r->end);
+    while (result->job != i)
+        pthread_cond_wait(&r->over, &r->lock);
+    const int rc = result->err.code;
+    if (rc)
+        *err = result->err;
+    pthread_mutex_unlock(&r->lock);
+    return rc;
+}
