@@ -47,6 +47,7 @@ struct agent {
     int64_t stop_ns; /* since when `stop` is what it is */
     int64_t idle_ns; /* since when no worker lives */
     int end_signal;
+    bool asked; /* the front end was told of a signal */
     bool finished;
     int rc;
 };
@@ -451,14 +452,31 @@ static void read_front(struct agent *a, struct zt_err *err)
     }
 }
 
+/*
+ * Told to make room, as batch systems tell every process of a job: whether a training saves first is decided
+ * for all hosts, by the front end. Once more ends our workers, and so does anything else.
+ */
+static bool asks_front(struct agent *a, int sig)
+{
+    const bool asks = (sig == SIGTERM || sig == SIGUSR1) && a->started && a->job.own &&
+                      a->front.open && !a->asked && a->stop < ZT_STOP_TERM;
+    if (asks) {
+        size_t at = zt_frame_begin(&a->front.out, ZT_FRAME_SIGNAL);
+        zt_put_u32(&a->front.out, (uint32_t)sig);
+        zt_frame_end(&a->front.out, at);
+        a->asked = true;
+    }
+    return asks;
+}
+
 static void read_signals(struct agent *a)
 {
     struct signalfd_siginfo si;
     while (read(a->sig_fd, &si, sizeof si) == sizeof si) {
-        if (si.ssi_signo != SIGCHLD && !a->end_signal) {
-            a->end_signal = (int)si.ssi_signo;
-            raise_stop(a, ZT_STOP_TERM);
-        }
+        if (si.ssi_signo == SIGCHLD || a->end_signal || asks_front(a, (int)si.ssi_signo))
+            continue;
+        a->end_signal = (int)si.ssi_signo;
+        raise_stop(a, ZT_STOP_TERM);
     }
 }
 
@@ -539,7 +557,7 @@ static void release(struct agent *a)
 
 int zt_agent_main(struct zt_err *err)
 {
-    static const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    static const int ending[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGQUIT};
     struct agent a = {.shm_control_fd = -1, .silence_ns = ms_to_ns(ZT_SILENCE_MS)};
     sigset_t mask;
     struct sigaction term;

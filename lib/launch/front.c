@@ -158,6 +158,19 @@ static void on_preemption(struct front *f, int sig)
     zt_front_stop(f, ZT_STOP_SOFT);
 }
 
+void zt_front_agent_signalled(struct front *f, struct front_node *n, int sig)
+{
+    if (f->stop != ZT_STOP_NONE)
+        return; /* ending already: a batch system tells us too */
+    zt_front_notice(f, "the agent on %s got signal %d (%s)", n->host, sig, strsignal(sig));
+    if (is_preemption(f, sig)) {
+        on_preemption(f, sig);
+        return;
+    }
+    n->end_signal = sig;
+    zt_front_stop(f, ZT_STOP_TERM);
+}
+
 /* Ctrl-Z: the job sleeps with us. */
 static void suspend(struct front *f)
 {

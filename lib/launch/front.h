@@ -67,6 +67,9 @@ ZT_PRINTF(2, 3) void zt_front_notice(const struct front *f, const char *fmt, ...
 /* Tell all agents, unless they have been told as much. */
 void zt_front_stop(struct front *f, enum zt_stop level);
 
+/* A node's agent was told to end by SIGTERM or SIGUSR1. */
+void zt_front_agent_signalled(struct front *f, struct front_node *n, int sig);
+
 /*
  * Start a node's agent, here or by the ssh client; or fill *carry for zt_ssh2_start(). Does not wait for it.
  */

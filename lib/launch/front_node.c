@@ -374,10 +374,17 @@ static int handle_frame(struct front_node *n, const struct zt_frame *frame, stru
     }
     case ZT_FRAME_CLOCK:
         return on_clock(n, c, err);
-    case ZT_FRAME_END:
-        n->end_signal = (int)zt_get_u32(&c) & 127;
+    case ZT_FRAME_SIGNAL: {
+        int sig = (int)zt_get_u32(&c) & 127;
+        zt_front_agent_signalled(n->f, n, sig);
+        return zt_cursor_done(&c) ? 0 : zt_err_set(err, ZT_EPROTO, "malformed SIGNAL frame");
+    }
+    case ZT_FRAME_END: {
+        int sig = (int)zt_get_u32(&c) & 127;
+        n->end_signal = sig ? sig : n->end_signal;
         n->ended = true;
         return zt_cursor_done(&c) ? 0 : zt_err_set(err, ZT_EPROTO, "malformed END frame");
+    }
     default:
         return zt_err_set(err, ZT_EPROTO, "frame of unknown type %u", frame->type);
     }

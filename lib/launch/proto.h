@@ -52,7 +52,7 @@ enum zt_frame_type {
     ZT_FRAME_END =
         21, /* to the front end: nothing runs any more: u32 signal that ended the agent */
     ZT_FRAME_PARTY = 22,  /* from a process that joins: who it is (rendezvous_member.c) */
-    ZT_FRAME_SIGNAL = 23, /* the same: u32 signal that it got */
+    ZT_FRAME_SIGNAL = 23, /* from it, or from an agent: u32 signal that it got */
 };
 
 enum zt_stop {

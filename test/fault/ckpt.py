@@ -186,7 +186,7 @@ def killed_at_every_call(lib, base):
         listed = calls(lib, base, rank)
         kinds = {c for _, c, _ in listed}
         if rank == "0":
-            assert {"write", "fsync", "rename", "mkdir", "open", "unlink"} <= kinds, kinds
+            assert {"write", "pwrite", "fallocate", "fsync", "rename", "mkdir", "open", "unlink"} <= kinds, kinds
 
         def check():
             for n, call, name in listed:
@@ -327,9 +327,9 @@ def two_runs():
     assert status == 7, f"exit status {status}: {last(first.text)}"
 
 
-def signalled(sig, status):
+def signalled(sig, status, to="the front end"):
     """The step under way is saved; the run goes on from there to the same bits."""
-    ck = top / f"signal-{int(sig)}"
+    ck = top / f"signal-{int(sig)}-{to.split()[-1]}"
     r = recipe(ck, every_steps=0)
     r["train"]["steps"] = 1000000
     job = Job(r)
@@ -337,7 +337,10 @@ def signalled(sig, status):
         if (job.dir / "run/metrics.jsonl").exists() and (job.dir / "run/metrics.jsonl").stat().st_size:
             break
         time.sleep(0.05)
-    job.p.send_signal(sig)
+    if to == "its agent":
+        os.kill(next(pid for pid, name in marked().items() if name == "zerotrain-agent"), sig)
+    else:
+        job.p.send_signal(sig)
     got = job.wait()
     assert got == status, f"exit status {got}, not {status}: {last(job.text)}"
     steps = [json.loads(x)["step"] for x in (job.dir / "run/metrics.jsonl").read_text().splitlines()]
@@ -372,7 +375,7 @@ def full_disk():
             (mount / "ck").mkdir(exist_ok=True)
             subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
             job = Job(recipe(mount / "ck"), "--resume=auto")
-            assert job.wait() == 1 and "/small/ck/.lock-3: Read-only file system" in job.text, last(job.text)
+            assert job.wait() == 3 and "/small/ck/.lock-3: Read-only file system" in job.text, last(job.text)
 
         test("the folder is read-only", read_only)
     finally:
@@ -390,6 +393,8 @@ try:
     test("two runs want one folder", two_runs)
     for sig, status in ((signal.SIGTERM, 7), (signal.SIGUSR1, 7), (signal.SIGINT, 130)):
         test(f"{sig.name} saves and ends", lambda s=sig, c=status: signalled(s, c))
+    for sig in (signal.SIGTERM, signal.SIGUSR1):
+        test(f"{sig.name} to the agent saves and ends", lambda s=sig: signalled(s, 7, "its agent"))
     full_disk()
 finally:
     for pid in marked():
