@@ -167,27 +167,41 @@ static int export(const struct options *o, struct model_in *in, struct zt_err *e
         .force = o->force,
     };
     take_window(in, &opts);
+    model_in_read_ahead(in, model);
     rc = zt_hf_write(&opts, &source, &result, err);
     if (!rc)
         print_result(o, in, &result);
     return rc;
 }
 
-static int run(const struct options *o, struct zt_err *err)
+/* One try. *before: where it read a damaged checkpoint and any of the run would do, the step of that one. */
+static int try_export(const struct options *o, int64_t *before, struct zt_err *err)
 {
     struct model_in in;
     struct zt_str notes = {0};
-    int rc = zt_hf_check(o->dir, o->force, err);
-    if (rc)
-        return rc;
-    rc = model_in_open(o->from, o->step, &in, &notes, err);
+    int rc = model_in_open(o->from, o->step, *before, &in, &notes, err);
+    *before = -1;
     if (notes.len)
         cmd_error("%s", notes.buf);
     zt_str_release(&notes);
     if (rc)
         return rc;
     rc = export(o, &in, err);
+    if (rc && in.damaged && o->step == ZT_EXPORT_NEWEST && !zt_export_is_checkpoint(o->from))
+        *before = in.ckpt.m.at.step;
     model_in_close(&in);
+    return rc;
+}
+
+/* A checkpoint is read once, so that its damage is found when the most of it is written. */
+static int run(const struct options *o, struct zt_err *err)
+{
+    int64_t before = INT64_MAX;
+    int rc = zt_hf_check(o->dir, o->force, err);
+    if (rc)
+        return rc;
+    while ((rc = try_export(o, &before, err)) && before >= 0)
+        cmd_error("%s; it is passed over", err->msg);
     return rc;
 }
 

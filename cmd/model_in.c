@@ -1,7 +1,10 @@
 #include "model_in.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/io.h"
+#include "ckpt/llmc.h"
 #include "train/train.h"
 
 /* The model of a folder or file, by a recipe that asks for nothing else. */
@@ -18,9 +21,39 @@ static int recipe_of_weights(const char *path, struct model_in *in, struct zt_er
     return zt_recipe_load(&opts, &in->r, err);
 }
 
-static int open_weights(const char *path, struct model_in *in, struct zt_err *err)
+/* What it is not, in words of its own: a recipe would speak of model.from. */
+static int check_weights(const char *path, const struct stat *st, struct zt_err *err)
 {
-    int rc = recipe_of_weights(path, in, err);
+    struct zt_mapped map = {0};
+    struct zt_str config = {0};
+    bool good;
+    int rc = 0;
+    if (S_ISDIR(st->st_mode)) {
+        zt_str_printf(&config, "%s/config.json", path);
+        good = access(config.buf, F_OK) == 0;
+        zt_str_release(&config);
+    } else {
+        rc = zt_map_file(path, &map, err);
+        good = !rc && zt_is_llmc_model(map.data, map.bytes);
+        zt_unmap_file(&map);
+    }
+    if (rc || good)
+        return rc;
+    return zt_err_set(
+        err, ZT_EINPUT,
+        S_ISDIR(st->st_mode)
+            ? "%s: holds no model: neither a checkpoint nor a config.json"
+            : "%s: is no model file of llm.c; of a checkpoint or a Hugging Face model, "
+              "name the folder",
+        path);
+}
+
+static int open_weights(const char *path, const struct stat *st, struct model_in *in,
+                        struct zt_err *err)
+{
+    int rc = check_weights(path, st, err);
+    if (!rc)
+        rc = recipe_of_weights(path, in, err);
     if (!rc)
         rc = zt_train_model(in->r, &in->arena, &in->model, err);
     return rc ? rc : zt_weights_open(path, in->model, &in->weights, err);
@@ -40,10 +73,10 @@ static int recipe_of_checkpoint(struct model_in *in, struct zt_err *err)
     return zt_recipe_load(&opts, &in->r, err);
 }
 
-static int open_checkpoint(const char *path, int64_t step, struct model_in *in,
+static int open_checkpoint(const char *path, int64_t step, int64_t before, struct model_in *in,
                            struct zt_str *notes, struct zt_err *err)
 {
-    int rc = zt_export_pick(path, step, &in->ckpt, notes, err);
+    int rc = zt_export_pick(path, step, before, &in->ckpt, notes, err);
     in->is_ckpt = rc == 0;
     if (!rc)
         rc = recipe_of_checkpoint(in, err);
@@ -55,8 +88,8 @@ static int open_checkpoint(const char *path, int64_t step, struct model_in *in,
     return zt_export_match(&in->ckpt, in->model, in->tensors, err);
 }
 
-int model_in_open(const char *path, int64_t step, struct model_in *in, struct zt_str *notes,
-                  struct zt_err *err)
+int model_in_open(const char *path, int64_t step, int64_t before, struct model_in *in,
+                  struct zt_str *notes, struct zt_err *err)
 {
     struct stat st;
     int rc;
@@ -64,12 +97,12 @@ int model_in_open(const char *path, int64_t step, struct model_in *in, struct zt
     if (stat(path, &st))
         return zt_err_errno(err, ZT_EINPUT, "%s", path);
     if (zt_export_is_checkpoint(path) || zt_export_is_run(path))
-        rc = open_checkpoint(path, step, in, notes, err);
+        rc = open_checkpoint(path, step, before, in, notes, err);
     else if (step != ZT_EXPORT_NEWEST)
         rc = zt_err_set(err, ZT_EINPUT, "%s: holds no checkpoints, so there is no step %lld", path,
                         (long long)step);
     else
-        rc = open_weights(path, in, err);
+        rc = open_weights(path, &st, in, err);
     if (rc)
         model_in_close(in);
     return rc;
@@ -86,11 +119,23 @@ void model_in_close(struct model_in *in)
     memset(in, 0, sizeof *in);
 }
 
+void model_in_read_ahead(struct model_in *in, const struct zt_model *m)
+{
+    if (!in->is_ckpt)
+        return;
+    for (int i = 0; i < m->n_params; i++)
+        zt_ckpt_expect(&in->ckpt, in->tensors[i], ZT_CKPT_PARAM, 0, m->params[i].n_elems, false);
+    zt_ckpt_read_ahead(&in->ckpt);
+}
+
 int model_in_read(void *ctx, int param, int64_t begin, int64_t n, float *out, struct zt_err *err)
 {
     struct model_in *in = ctx;
-    if (in->is_ckpt)
-        return zt_ckpt_read_f32(&in->ckpt, in->tensors[param], ZT_CKPT_PARAM, begin, n, out, err);
+    if (in->is_ckpt) {
+        int rc = zt_ckpt_read_f32(&in->ckpt, in->tensors[param], ZT_CKPT_PARAM, begin, n, out, err);
+        in->damaged |= rc != 0;
+        return rc;
+    }
     zt_weights_read_f32(&in->weights, param, begin, n, out);
     return 0;
 }

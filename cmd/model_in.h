@@ -14,6 +14,7 @@ struct model_in {
     struct zt_recipe *r;
     struct zt_model *model;
     bool is_ckpt; /* else `weights` */
+    bool damaged; /* what was read of the checkpoint is not what was written */
     struct zt_ckpt ckpt;
     const struct zt_ckpt_tensor **tensors; /* (model->n_params) */
     struct zt_weights weights;
@@ -21,13 +22,19 @@ struct model_in {
 };
 
 /*
- * The weights fit the model. `step` is of the folder of a run (ckpt/export.h); of other things it must be
- * ZT_EXPORT_NEWEST. Newer checkpoints that are passed over are told in `notes`. A failed one leaves
+ * The weights fit the model. `step` and `before` are of the folder of a run (ckpt/export.h); of other things
+ * step must be ZT_EXPORT_NEWEST. Newer checkpoints that are passed over are told in `notes`. A failed one leaves
  * nothing to close.
  */
-int model_in_open(const char *path, int64_t step, struct model_in *in, struct zt_str *notes,
-                  struct zt_err *err) ZT_MUST_CHECK;
+int model_in_open(const char *path, int64_t step, int64_t before, struct model_in *in,
+                  struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
 void model_in_close(struct model_in *in);
+
+/*
+ * All parameters of `m`, in->model or one with fewer tokens, will be read from begin to end, in order: do so
+ * ahead.
+ */
+void model_in_read_ahead(struct model_in *in, const struct zt_model *m);
 
 /* Elements [begin, begin + n) of a parameter in fp32; ctx is the model_in. For struct zt_hf_source. */
 int model_in_read(void *ctx, int param, int64_t begin, int64_t n, float *out,

@@ -46,10 +46,12 @@ static int open_step(const char *path, int64_t step, struct zt_ckpt *c, struct z
     return rc;
 }
 
-static int open_newest(const char *path, const int64_t *steps, int n, struct zt_ckpt *c,
-                       struct zt_str *notes, struct zt_err *err)
+static int open_newest(const char *path, int64_t before, const int64_t *steps, int n,
+                       struct zt_ckpt *c, struct zt_str *notes, struct zt_err *err)
 {
     for (int i = n - 1; i >= 0; i--) {
+        if (steps[i] >= before)
+            continue;
         if (open_step(path, steps[i], c, err) == 0)
             return 0;
         zt_str_printf(notes, "%s%s; it is passed over", notes->len ? "\n" : "", err->msg);
@@ -57,8 +59,8 @@ static int open_newest(const char *path, const int64_t *steps, int n, struct zt_
     return zt_err_set(err, ZT_EINPUT, "%s: none of its %d checkpoints is valid", path, n);
 }
 
-int zt_export_pick(const char *path, int64_t step, struct zt_ckpt *c, struct zt_str *notes,
-                   struct zt_err *err)
+int zt_export_pick(const char *path, int64_t step, int64_t before, struct zt_ckpt *c,
+                   struct zt_str *notes, struct zt_err *err)
 {
     int64_t *steps;
     int n, rc;
@@ -79,7 +81,7 @@ int zt_export_pick(const char *path, int64_t step, struct zt_ckpt *c, struct zt_
                         "%s: no checkpoint: it has neither " ZT_CKPT_MANIFEST " nor folders step-N",
                         path);
     else if (step == ZT_EXPORT_NEWEST)
-        rc = open_newest(path, steps, n, c, notes, err);
+        rc = open_newest(path, before, steps, n, c, notes, err);
     else if (!(rc = check_step(path, step, steps, n, err)))
         rc = open_step(path, step, c, err);
     free(steps);

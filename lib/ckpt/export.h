@@ -15,11 +15,12 @@ bool zt_export_is_checkpoint(const char *path);
 bool zt_export_is_run(const char *path);
 
 /*
- * Open the checkpoint of `step` in the folder of a run, the newest valid one with ZT_EXPORT_NEWEST; or the
- * one whose own folder `path` is. Newer ones that are not valid are told in `notes`, a line each.
+ * Open the checkpoint of `step` in the folder of a run; with ZT_EXPORT_NEWEST the newest valid one of those
+ * whose step is less than `before` (INT64_MAX: of all); or the one whose own folder `path` is. Newer ones
+ * that are not valid are told in `notes`, a line each.
  */
-int zt_export_pick(const char *path, int64_t step, struct zt_ckpt *c, struct zt_str *notes,
-                   struct zt_err *err) ZT_MUST_CHECK;
+int zt_export_pick(const char *path, int64_t step, int64_t before, struct zt_ckpt *c,
+                   struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
 
 /*
  * tensors[i] (of m->n_params) becomes the checkpoint's tensor of parameter i. ZT_EINPUT: one is missing, has

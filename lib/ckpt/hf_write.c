@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +13,9 @@
 #include "base/size.h"
 #include "ckpt/folder.h"
 #include "ckpt/safetensors_write.h"
+
+#define TEMP                                                                                       \
+    ".tmp." /* before the writer's process number, as zt_st_create() and io.h have it too */
 
 enum { PIECE = 1 << 18 }; /* elements that are converted and written at a time */
 
@@ -39,6 +44,7 @@ struct writing {
     const struct zt_hf_source *source;
     struct zt_hf_result *result;
     char *dir; /* the temporary folder */
+    int lock;  /* of it, while it is written; -1: none */
     struct zt_arena arena;
     struct zt_st_entry *entries; /* (model->n_params) */
     int *shard;                  /* (model->n_params), from 0 */
@@ -294,6 +300,65 @@ static int take_name(struct writing *w, const char *dir, const char **old, struc
     return rc;
 }
 
+/* Holds files of an export and nothing else, whole or begun ("NAME.tmp.PID"). */
+static bool is_exports_folder(int fd)
+{
+    DIR *d = fdopendir(dup(fd));
+    bool good = d != NULL;
+    for (const struct dirent *e; good && (e = readdir(d));) {
+        char name[256];
+        const char *begun = strstr(e->d_name, TEMP);
+        snprintf(name, sizeof name, "%.*s", begun ? (int)(begun - e->d_name) : 255, e->d_name);
+        good = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_exports_file(name);
+    }
+    if (d)
+        closedir(d);
+    return good;
+}
+
+/*
+ * What a killed export to the same folder left: its process is gone, and nobody on another host of the
+ * shared file system holds the lock. What cannot be removed stays, and is in nobody's way.
+ */
+static void remove_leftover(struct writing *w, const char *parent, const char *name,
+                            const char *pid)
+{
+    const char *path = path_in(w, parent, name);
+    int64_t n;
+    if (!zt_parse_i64(pid, &n) || n <= 0 || n > INT32_MAX || kill((pid_t)n, 0) == 0 ||
+        errno != ESRCH)
+        return;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_exports_folder(fd))
+        discard(path);
+    close(fd);
+}
+
+static void remove_leftovers(struct writing *w, const char *parent, const char *dir)
+{
+    const char *slash = strrchr(dir, '/'), *base = slash ? slash + 1 : dir;
+    const char *prefix = zt_arena_printf(&w->arena, "%s" TEMP, base);
+    DIR *d = opendir(parent);
+    for (const struct dirent *e; d && (e = readdir(d));)
+        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0)
+            remove_leftover(w, parent, e->d_name, e->d_name + strlen(prefix));
+    if (d)
+        closedir(d);
+}
+
+/* The temporary folder, locked as long as w->lock is open. */
+static int make_folder(struct writing *w, struct zt_err *err)
+{
+    if (mkdir(w->dir, 0777))
+        return zt_err_errno(err, ZT_EIO, "%s: mkdir", w->dir);
+    w->lock = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (w->lock >= 0) /* without locks on this file system the process's number must do */
+        (void)!flock(w->lock, LOCK_EX | LOCK_NB);
+    return 0;
+}
+
 static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
 {
     const char *slash = strrchr(dir, '/');
@@ -302,10 +367,13 @@ static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
                              ? "/"
                              : zt_arena_printf(&w->arena, "%.*s", (int)(slash - dir), dir);
     int rc = zt_make_dirs(parent, err);
-    if (!rc && mkdir(w->dir, 0777))
-        return zt_err_errno(err, ZT_EIO, "%s: mkdir", w->dir);
-    if (!rc)
-        rc = write_weights(w, err);
+    if (!rc) {
+        remove_leftovers(w, parent, dir);
+        rc = make_folder(w, err);
+    }
+    if (rc)
+        return rc;
+    rc = write_weights(w, err);
     if (!rc)
         rc = copy_companions(w, err);
     if (!rc)
@@ -328,7 +396,7 @@ static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
 int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
                 struct zt_hf_result *result, struct zt_err *err)
 {
-    struct writing w = {.o = o, .source = source, .result = result};
+    struct writing w = {.o = o, .source = source, .result = result, .lock = -1};
     size_t n = (size_t)o->model->n_params, len = strlen(o->dir);
     ZT_ASSERT(o->dtype == ZT_F32 || o->dtype == ZT_BF16 || o->dtype == ZT_F16);
     while (len > 1 && o->dir[len - 1] == '/')
@@ -337,7 +405,7 @@ int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
     if (rc)
         return rc;
     const char *dir = zt_arena_printf(&w.arena, "%.*s", (int)len, o->dir);
-    w.dir = zt_arena_printf(&w.arena, "%s.tmp.%ld", dir, (long)getpid());
+    w.dir = zt_arena_printf(&w.arena, "%s" TEMP "%ld", dir, (long)getpid());
     w.entries = zt_arena_alloc(&w.arena, n, sizeof *w.entries);
     w.shard = zt_arena_alloc(&w.arena, n, sizeof *w.shard);
     w.in = zt_arena_alloc(&w.arena, PIECE, sizeof *w.in);
@@ -347,6 +415,8 @@ int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
     name_tensors(&w);
     result->n_shards = w.n_shards;
     rc = write_folder(&w, dir, err);
+    if (w.lock >= 0)
+        close(w.lock);
     zt_arena_release(&w.arena);
     return rc;
 }

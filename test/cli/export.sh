@@ -31,6 +31,17 @@ try zerotrain inspect fewer/model.safetensors | grep -E '12|13'
 try zerotrain export --vocab_size=14 "$CASES/fixture_llama" more
 try zerotrain export --vocab_size=0 "$CASES/fixture_llama" more
 
+# What a killed export left goes with the next one to the same folder; what is not such a leftover stays.
+bash -c 'echo $$' >gone
+gone=$(cat gone)
+mkdir "out.tmp.$gone" "out.tmp.$$" out.tmp.notes "more.tmp.$gone" "again.tmp.$gone"
+touch "out.tmp.$gone/model.safetensors.tmp.$gone" "out.tmp.$gone/config.json" "again.tmp.$gone/thesis.txt"
+zerotrain export --force "$GPT2" out >/dev/null
+zerotrain export "$GPT2" again >/dev/null
+# shellcheck disable=SC2012
+ls -d ./*.tmp.* | sed "s/$gone/GONE/; s/$$/ALIVE/"
+rm -r ./*.tmp.* again
+
 # A disk that is too small says so before the work, and nothing is left.
 (trap '' XFSZ && ulimit -f 2 && try zerotrain export "$GPT2" big) | sed 's/tmp\.[0-9]*/tmp.PID/' | cat
 ls -d big* 2>/dev/null || echo "nothing is left"
@@ -44,6 +55,9 @@ try zerotrain export --dtype
 try zerotrain export --step=last out x
 try zerotrain export --step=3 "$GPT2" x
 try zerotrain export nosuch x
+try zerotrain export fixture.yaml x
+mkdir empty
+try zerotrain export empty x
 try zerotrain export "$GPT2" "$GPT2/config.json/x"
 mkdir other
 echo '{"model_type": "mamba"}' >other/config.json

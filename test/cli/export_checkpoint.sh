@@ -34,5 +34,10 @@ try zerotrain inspect stage3 | shown
 printf x | dd of=stage0/step-000004/rank-00000.safetensors bs=1 seek=4200 conv=notrunc status=none
 try zerotrain inspect stage0 | grep -E "^([$] |newest|valid|zerotrain|.exit)"
 try zerotrain inspect --verify stage0 | grep -E "^([$] |newest|valid|zerotrain|.exit)"
+try zerotrain export --force stage0 older
+cmp older/model.safetensors a2/model.safetensors && echo "the one before"
+try zerotrain export stage0/step-000004 x
+try zerotrain export --step=4 stage0 x
+printf x | dd of=stage0/step-000002/rank-00000.safetensors bs=1 seek=4200 conv=notrunc status=none
 try zerotrain export stage0 x
 ls -d x* 2>/dev/null || echo "nothing is written"

@@ -82,7 +82,7 @@ static void bench_release(struct bench *b)
 static int pick(struct bench *b, const char *path, int64_t step)
 {
     zt_str_reset(&b->notes);
-    return zt_export_pick(path, step, &b->ckpt, &b->notes, &b->err);
+    return zt_export_pick(path, step, INT64_MAX, &b->ckpt, &b->notes, &b->err);
 }
 
 static void picks(struct bench *b, const char *path, int64_t step, int64_t want)
