@@ -121,6 +121,14 @@ static size_t shared_sections(const char *a, const char *b)
     return len;
 }
 
+/* It begins with a file's name, which may be any bytes; YAML is UTF-8, in comments too. */
+static void put_origin(const char *origin, struct zt_str *out)
+{
+    const bool plain = zt_is_utf8(origin);
+    for (const char *p = origin; *p; p++)
+        zt_str_add(out, plain || (unsigned char)*p < 0x80 ? p : "?", 1);
+}
+
 void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out)
 {
     const char *before = "";
@@ -133,9 +141,25 @@ void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out)
             indent += *q == '.' ? 2 : 0;
         for (const char *dot; (dot = strchr(p, '.')); p = dot + 1, indent += 2)
             zt_str_printf(out, "%*s%.*s:\n", indent, "", (int)(dot - p), p);
-        zt_str_printf(out, "%*s%s: %s # %s\n", indent, "", p, v->value, v->origin);
+        zt_str_printf(out, "%*s%s: %s # ", indent, "", p, v->value);
+        put_origin(v->origin, out);
+        zt_str_puts(out, "\n");
         before = v->key;
     }
+}
+
+int zt_recipe_check_print(const struct zt_recipe *r, struct zt_err *err)
+{
+    for (int i = 0; i < r->n_values; i++) {
+        const struct zt_recipe_value *v = &r->values[i];
+        if (!zt_is_utf8(v->value))
+            return zt_err_set(
+                err, ZT_EINPUT,
+                "%s: %s: %s is not UTF-8 text, which a recipe must be; give the file or "
+                "folder another name",
+                v->origin, v->key, v->value);
+    }
+    return 0;
 }
 
 const char *zt_recipe_origin(const struct zt_recipe *r, const char *key)

@@ -254,6 +254,9 @@ void zt_recipe_free(struct zt_recipe *r);
  */
 void zt_recipe_print(const struct zt_recipe *r, struct zt_str *out);
 
+/* That it can be loaded again: ZT_EINPUT names a path that is not UTF-8. */
+int zt_recipe_check_print(const struct zt_recipe *r, struct zt_err *err) ZT_MUST_CHECK;
+
 /*
  * Where the value of a key stands: "recipe.yaml:3:5", "--set"; the recipe's name when it has no place.
  */

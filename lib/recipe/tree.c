@@ -309,8 +309,20 @@ static uint32_t next_char(const char **p)
         valid = (s[i] & 0xc0) == 0x80;
         c = c << 6 | (s[i] & 0x3fu);
     }
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    valid = valid && c >= least[more] && c <= 0x10ffff && (c < 0xd800 || c > 0xdfff);
     *p += valid ? more + 1 : 1;
     return valid ? c : 0xfffd;
+}
+
+bool zt_is_utf8(const char *s)
+{
+    while (*s) {
+        const char *from = s;
+        if (next_char(&s) == 0xfffd && s - from == 1)
+            return false;
+    }
+    return true;
 }
 
 /* Would libyaml read the character back as it is, inside double quotes? */

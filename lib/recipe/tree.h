@@ -42,6 +42,8 @@ bool zt_node_not_given(const struct zt_node *n);
 /* The path that a scalar means: a relative one starts from the folder of the file it stands in. */
 const char *zt_node_path(const struct zt_node *n, struct zt_arena *a);
 
+bool zt_is_utf8(const char *s);
+
 /* `s` as a YAML (and JSON) string: as it is when it is a plain word, else in double quotes. */
 const char *zt_yaml_string(struct zt_arena *a, const char *s);
 

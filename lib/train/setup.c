@@ -337,7 +337,9 @@ int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct z
         return zt_err_set(err, ZT_EUNSUPPORTED,
                           "%s: model.model_type: %s can be planned, but not trained yet",
                           zt_recipe_origin(r, "model.model_type"), r->model.model_type);
-    int rc = check_prompt(r, m, err);
+    int rc = zt_recipe_check_print(r, err); /* workers get it as text */
+    if (!rc)
+        rc = check_prompt(r, m, err);
     if (!rc)
         rc = zt_run_data_open(r, &d, err);
     if (rc)
