@@ -294,8 +294,10 @@ static void on_start(struct display *d, const json_t *o)
     double peak = number(o, "peak_flops");
     struct zt_err err;
     clear_live_line(d);
+    d->first_step = d->done_steps = integer(o, "first_step");
+    if (!d->have_loss) /* no attempt before this one has made a step */
+        d->begun_step = d->first_step;
     d->started = true;
-    d->first_step = integer(o, "first_step");
     d->steps = integer(o, "last_step");
     if (zt_record_cut(d->metrics_path, d->first_step, &err))
         display_notice(d, err.msg);
@@ -320,9 +322,11 @@ static void on_save(struct display *d, const json_t *o)
     if (!path)
         return;
     clear_live_line(d);
-    zt_str_printf(&d->out.buf, "saved %s: %s in %.2f s; training waited %.0f ms\n", path,
-                  zt_fmt_gb(gb, sizeof gb, number(o, "bytes")), number(o, "total_ms") * 1e-3,
-                  number(o, "stall_ms"));
+    zt_str_printf(
+        &d->out.buf,
+        "saved %s: %s written in %.2f s, complete after %.2f s; training waited %.0f ms\n", path,
+        zt_fmt_gb(gb, sizeof gb, number(o, "bytes")), number(o, "write_ms") * 1e-3,
+        number(o, "total_ms") * 1e-3, number(o, "stall_ms"));
 }
 
 /* To the person, or to the file asked for. */
@@ -427,6 +431,8 @@ static void print_outcome(struct display *d)
                   d->done_steps == 1 ? "" : "s");
     if (d->stopped && strcmp(d->stopped, "loss") == 0)
         zt_str_puts(out, " at train.stop_at_loss");
+    if (d->begun_step > 0) /* the numbers that follow are of these */
+        zt_str_printf(out, ", %" PRId64 " of them in this run", d->done_steps - d->begun_step);
     if (d->have_loss)
         zt_str_printf(out, ": loss %.4f -> %.4f", d->first_loss, d->last_loss);
     if (d->have_val)

@@ -40,7 +40,8 @@ struct display {
     const char *stopped; /* why, before the last step: "asked", "loss"; NULL: it was not */
     double best_val;
     int64_t best_step;
-    int64_t first_step; /* done before this run */
+    int64_t first_step; /* done before this attempt */
+    int64_t begun_step; /* done before this run */
     int64_t done_steps, skipped;
     double timed_s, timed_tokens; /* of steps whose time is known: no evaluation in between */
     struct speed speed;

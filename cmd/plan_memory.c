@@ -85,8 +85,16 @@ int plan_largest(const struct cmd_options *o)
     else
         zt_largest_print(&table, &out);
     put(&out);
+    const bool none = zt_largest_is_empty(&table);
     zt_largest_release(&table);
-    return 0;
+    if (!none)
+        return 0;
+    fflush(stdout);
+    cmd_error("--largest: not even a model of one layer fits into %s of device memory%s%s%s; give "
+              "more, or more ranks (--num_gpus)",
+              o->device_memory, o->host_memory ? " and " : "", o->host_memory ? o->host_memory : "",
+              o->host_memory ? " of host memory" : "");
+    return zt_exit_code(ZT_ENOMEM);
 }
 
 /* ---- --deepspeed_estimate ---- */

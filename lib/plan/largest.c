@@ -127,6 +127,15 @@ int zt_largest_search(const struct zt_plan_config *cfg, const struct zt_fit_limi
     return 0;
 }
 
+bool zt_largest_is_empty(const struct zt_largest_table *t)
+{
+    for (int i = 0; i < t->n; i++)
+        for (int f = 0; f < ZT_N_LARGEST_FAMILIES; f++)
+            if (t->rows[i].largest[f].n_params > 0)
+                return false;
+    return true;
+}
+
 void zt_largest_release(struct zt_largest_table *t)
 {
     free(t->rows);

@@ -43,6 +43,7 @@ struct zt_model_config zt_largest_shape(enum zt_largest_family f, int depth, int
  */
 int zt_largest_search(const struct zt_plan_config *cfg, const struct zt_fit_limits *limits,
                       struct zt_largest_table *out, struct zt_err *err) ZT_MUST_CHECK;
+bool zt_largest_is_empty(const struct zt_largest_table *t); /* no model fits anywhere */
 void zt_largest_release(struct zt_largest_table *t);
 
 void zt_largest_print(const struct zt_largest_table *t, struct zt_str *out);

@@ -94,8 +94,10 @@ int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model 
                           here ? "--fresh begins anew, and --resume goes on from what is there; "
                                  "choose one"
                                : "--fresh is about checkpoint.dir, which is not given");
-    if (c->dir && zt_ckpt_lock(c->dir, wait_s, 0, &lock, err))
+    if (c->dir && zt_ckpt_lock(c->dir, wait_s, 0, &lock, err)) {
+        err->code = ZT_EINPUT; /* whatever is wrong with it, another folder will do */
         rc = zt_err_wrap(err, "%s: checkpoint.dir", zt_recipe_origin(r, "checkpoint.dir"));
+    }
     if (!rc && resumes)
         rc = check_candidates(r, m, from, notes, err);
     if (!rc && c->dir && !here)

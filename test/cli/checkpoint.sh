@@ -3,8 +3,8 @@
 . "$REPO/test/cli/common.bash"
 tiny
 saves() {
-    grep -aE '^(zerotrain|note|saved|going|step|stopped|[0-9]+ steps:|\[exit)' |
-        sed -E "s#$PWD#DIR#g; s/[0-9.]+ s;/T s;/; s/in [0-9.]+ s/in T s/; s/waited [0-9]+ ms/waited T ms/; s/ [0-9.k]+ tok.*//; s/; [0-9]+ tokens.*//"
+    grep -aE '^(zerotrain|note|saved|going|step|stopped|[0-9]+ steps[,:]|\[exit)' |
+        sed -E "s#$PWD#DIR#g; s/[0-9.]+ s;/T s;/; s/(in|after) [0-9.]+ s/\1 T s/g; s/waited [0-9]+ ms/waited T ms/; s/ [0-9.k]+ tok.*//; s/; [0-9]+ tokens.*//"
 }
 train tiny.yaml --log_dir=a --set checkpoint.dir=ck --set checkpoint.every_steps=2 2>&1 | saves
 ls ck ck/step-000002

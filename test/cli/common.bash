@@ -19,7 +19,7 @@ try() {
 
 # Train with 2 CPU workers, and show of the start and of the end only what each test is about.
 train() { zerotrain --device=cpu --num_gpus=2 "$@"; }
-steps() { grep -aE '^(zerotrain|note|\[rank|eval|step|sample|stopped|  \||[0-9]+ steps?(:|$))|^\$|^\[exit'; }
+steps() { grep -aE '^(zerotrain|note|\[rank|eval|step|sample|stopped|  \||[0-9]+ steps?(:|,|$))|^\$|^\[exit'; }
 
 # A model that trains in no time.
 tiny() {

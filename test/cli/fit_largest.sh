@@ -18,7 +18,8 @@ for f in range(2):
     # 16 bytes a parameter at stage 0; 2 bytes and all that is not offloaded are the least that is held
     assert 0.8 * 1e9 < ms[0]["parameters"] <= 1e9, ms[0]
     print(rows[0]["largest"][f]["family"], "is as it must be")'
-try zerotrain plan --largest --device_memory=1MB | sed -n '/^stage/,/^1/p'
+try zerotrain plan --largest --device_memory=1MB | sed -n '/^stage/,/^1/p; /^zerotrain/,$p'
+try zerotrain plan --largest --device_memory=1MB --host_memory=1MB --json | grep -E '^(zerotrain|.exit)'
 echo "model: {model_type: gpt2}" >a.yaml
 try zerotrain plan --largest
 try zerotrain plan --largest --device_memory=1GB a.yaml

@@ -7,6 +7,8 @@ checkpoint:
   dir: text.txt
 END
 try train tiny.yaml
+sed -i 's/dir: .*/dir: text.txt\/ck/' tiny.yaml
+try train tiny.yaml
 sed -i 's/dir: .*/dir: ck/' tiny.yaml
 train tiny.yaml >/dev/null 2>&1 || echo "exit status $?"
 ls ck
