@@ -123,6 +123,7 @@ void zt_blocks_expect(struct zt_blocks *b, int file, size_t block, bool cached)
     if (last && last->file == file && last->block == block)
         return;
     ZT_GROW(b->wants, (size_t)b->n_wants + 1, b->cap);
+    ZT_ASSERT(b->wants);
     b->wants[b->n_wants++] = (struct want){file, cached, block};
     if (!b->times[file])
         b->times[file] = zt_xcalloc(b->m->files[file].n_sums, 1);
