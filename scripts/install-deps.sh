@@ -9,7 +9,7 @@ packages=(gcc make libc6-dev libdnnl-dev libyaml-dev libjansson-dev libxxhash-de
     liburing-dev)
 if [ "${1:-}" = --test ]; then
     packages+=("clang-14|clang" "clang-format-14|clang-format" "clang-tidy-14|clang-tidy"
-        git iproute2 mandoc openssh-client openssh-server procps python3 python3-venv shellcheck)
+        git iproute2 mandoc openmpi-bin openssh-client openssh-server procps python3 python3-venv shellcheck)
 fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

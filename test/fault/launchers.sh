@@ -230,6 +230,53 @@ rank srun 3 4 --log_dir="$tmp/scanned" "${short[@]}"
 all_end "garbage at the port changes nothing" 0 0
 exec {silent}>&-
 
+# ---- --launcher=slurm, with an srun that plays hosts (slurm.sh has the real one) ----
+
+mkdir "$tmp/bin"
+cat >"$tmp/bin/srun" <<'SRUN'
+#!/usr/bin/env bash
+umask 077
+cat >"$0.ticket"
+while [[ $1 == --* ]]; do
+    [[ $1 != --nodelist=* ]] || IFS=, read -ra hosts <<<"${1#*=}"
+    shift
+done
+rc=0
+for i in "${!hosts[@]}"; do
+    SLURM_PROCID=$i SLURMD_NODENAME=${hosts[i]} "$@" <"$0.ticket" &
+done
+for i in "${hosts[@]}"; do
+    wait -n || rc=$?
+done
+exit $rc
+SRUN
+chmod +x "$tmp/bin/srun"
+slurm=(env PATH="$tmp/bin:$PATH" SLURM_JOB_NODELIST='n[1-2]' 'SLURM_TASKS_PER_NODE=2,1' ZT_TCP_INTERFACE=lo)
+allocated() { # OPTION...
+    case_no=$((case_no + 1))
+    ZT_TEST_MARK=$$.$case_no env --default-signal=INT,QUIT,TERM,HUP "${slurm[@]}" "$zerotrain" --device=cpu --launcher=slurm \
+        "$@" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+}
+allocated --log_dir="$tmp/slurm" "${short[@]}"
+verdict "--launcher=slurm" 0
+same "bits by --launcher=slurm" "$tmp/slurm"
+ZT_JOIN_SECONDS=1 allocated --remote_path=/bin/true --log_dir="$tmp/run$case_no" "${short[@]}"
+verdict "--launcher=slurm, and another program there" 1 'srun ended with exit code 0 before all hosts had joined'
+endless_allocated() {
+    allocated --log_dir="$tmp/run$case_no" --set train.steps=1000000 --set train_micro_batch_size_per_gpu=2 recipes/quickstart.yaml
+    until_true trains || fail "start" "no step was made: $(tail -n 3 "$tmp/err")"
+}
+endless_allocated
+hit 9 "$(called zerotrain-r2)"
+verdict "kill -9 of a worker (--launcher=slurm)" 137 'rank 2 on n2 failed first: signal 9'
+endless_allocated
+hit 9 "$(called zerotrain-wait | head -n 1)"
+verdict "kill -9 of a task" 1 'the process on n.* has ended'
+endless_allocated
+hit 9 "$pid"
+verdict "kill -9 of the front end (--launcher=slurm)" 137
+
 # ---- the real programs ----
 
 # by NAME COMMAND...: a training under a real launcher, and one whose worker is killed.

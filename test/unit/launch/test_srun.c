@@ -1,0 +1,200 @@
+#include "harness.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launch/srun.h"
+
+TEST(srun_gets_exactly_the_hosts)
+{
+    static const char *const hosts[] = {"n07", "n08", "login-1"};
+    static const char *const want[] = {
+        "srun",
+        "--ntasks-per-node=1",
+        "--overlap",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--kill-on-bad-exit=1",
+        "--input=all",
+        "--export=PATH,HOME,USER,LOGNAME,LANG,LD_LIBRARY_PATH",
+        "--nodes=3",
+        "--ntasks=3",
+        "--nodelist=n07,n08,login-1",
+        "/opt/zerotrain",
+        "member",
+    };
+    struct zt_arena arena = {0};
+    const char *const *argv = zt_srun_argv("/opt/zerotrain", hosts, 3, &arena);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(want); i++)
+        CHECK_STR(argv[i], want[i]);
+    CHECK(!argv[ZT_ARRAY_LEN(want)]);
+    zt_arena_release(&arena);
+}
+
+/* ---- srun, played by a script that is found first ---- */
+
+static char folder[64], said[4096];
+
+static void on_line(void *ctx, const char *line, size_t len)
+{
+    size_t used = strlen(said);
+    (void)ctx;
+    snprintf(said + used, sizeof said - used, "%.*s\n", (int)len, line);
+}
+
+/* Its tasks are `body`, run with srun's variables for host n1, then n2, ... and the ticket in $TICKET. */
+static void play_srun(const char *body)
+{
+    char path[128], text[4096], *before = getenv("PATH");
+    snprintf(folder, sizeof folder, "/tmp/zt-srun-XXXXXX");
+    ZT_ASSERT(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/srun", folder);
+    int n = snprintf(text, sizeof text,
+                     "#!/bin/sh\n"
+                     "TICKET=%s/ticket\n"
+                     "cat >$TICKET\n"
+                     "%s\n",
+                     folder, body);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+    ZT_ASSERT(fd >= 0 && write(fd, text, (size_t)n) == n && close(fd) == 0);
+    if (strncmp(before, "/tmp/zt-srun-", 13) == 0)
+        before = strchr(before, ':') + 1;
+    snprintf(text, sizeof text, "%s:%s", folder, before);
+    setenv("PATH", text, 1);
+    said[0] = '\0';
+}
+
+static void stop_playing(void)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/ticket", folder);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/srun", folder);
+    unlink(path);
+    rmdir(folder);
+}
+
+struct attempt {
+    struct zt_srun srun;
+    struct zt_rendezvous r;
+    struct zt_err err;
+    int rc, sig;
+};
+
+static void start(struct attempt *a, double limit_s)
+{
+    static const char *const hosts[] = {"n1", "n2"};
+    *a = (struct attempt){.srun = {.say = on_line}};
+    setenv("ZT_TCP_INTERFACE", "lo", 1);
+    a->rc =
+        zt_srun_start(&a->srun, "/opt/zerotrain", hosts, 2, "n1", limit_s, &a->r, &a->sig, &a->err);
+}
+
+static void check_fails(const char *body, double limit_s, const char *say)
+{
+    struct attempt a;
+    play_srun(body);
+    start(&a, limit_s);
+    stop_playing();
+    CHECK(a.rc != 0);
+    if (!strstr(a.err.msg, say))
+        FAIL("\"%s\" does not say \"%s\"", a.err.msg, say);
+    CHECK(a.srun.pid == 0 && !a.r.v);
+    CHECK(waitpid(-1, NULL, WNOHANG) == -1);
+}
+
+TEST(srun_that_fails_is_quoted)
+{
+    check_fails(
+        "echo 'srun: error: no such partition' >&2; exit 3", 60,
+        "srun ended with exit code 3 before all hosts had joined: srun: error: no such partition");
+    CHECK_STR(said, "srun: error: no such partition\n");
+    check_fails("kill -9 $$", 60, "srun was ended by signal 9");
+}
+
+TEST(srun_whose_tasks_never_come)
+{
+    check_fails("exec sleep 600", 0.3, "0 of 2 hosts have joined within 0.3 s (ZT_JOIN_SECONDS)");
+}
+
+/* Takes the ticket as a task does, and joins. */
+static void be_a_task(int rank, const char *ticket)
+{
+    struct zt_meeting m;
+    struct zt_err err = {0};
+    const char *host;
+    char text[16];
+    int code = 0, fd = open(ticket, O_RDONLY | O_CLOEXEC);
+    snprintf(text, sizeof text, "%d", rank);
+    setenv("SLURM_PROCID", text, 1);
+    snprintf(text, sizeof text, "n%d", 2 - rank); /* Slurm need not keep our order */
+    setenv("SLURMD_NODENAME", text, 1);
+    if (fd < 0 || zt_srun_read_ticket(fd, &m, &host, &err) ||
+        zt_member_run(&m, host, &code, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        _exit(200);
+    }
+    _exit(code);
+}
+
+/* The script waits until the ticket has been used: by children of ours, as it cannot run this program. */
+TEST(tasks_join_by_the_ticket)
+{
+    struct attempt a;
+    char ticket[128];
+    int status;
+    pid_t tasks[2];
+    play_srun("touch $TICKET.whole; while [ -e $TICKET ]; do sleep 0.05; done; exit 42");
+    snprintf(ticket, sizeof ticket, "%s/ticket", folder);
+    for (int i = 0; i < 2; i++) {
+        tasks[i] = fork();
+        if (tasks[i] == 0) {
+            char whole[160];
+            snprintf(whole, sizeof whole, "%s.whole", ticket);
+            while (access(whole, F_OK))
+                usleep(10000);
+            be_a_task(i, ticket);
+        }
+    }
+    start(&a, 60);
+    CHECK_OK(a.rc, a.err);
+    CHECK_STR(a.r.v[0].host, "n2");
+    CHECK_STR(a.r.v[1].host, "n1");
+    CHECK_STR(a.r.v[0].address, "127.0.0.1");
+    CHECK(a.r.v[0].agent_fd >= 0 && a.r.v[1].agent_fd >= 0);
+    CHECK(a.r.unix_fd == -1 && a.r.tcp_fd == -1);
+    zt_rendezvous_leave(&a.r, 42);
+    for (int i = 0; i < 2; i++) {
+        CHECK(waitpid(tasks[i], &status, 0) == tasks[i]);
+        CHECK_INT(WEXITSTATUS(status), 42);
+    }
+    unlink(ticket);
+    zt_srun_end(&a.srun);
+    snprintf(ticket, sizeof ticket, "%s/ticket.whole", folder);
+    unlink(ticket);
+    stop_playing();
+}
+
+TEST(what_is_no_ticket)
+{
+    static const char *const texts[] = {"", "garbage", "zerotrain ticket 1\n",
+                                        "zerotrain ticket 2\n...."};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(texts); i++) {
+        struct zt_meeting m;
+        struct zt_err err;
+        const char *host;
+        int pipes[2];
+        ZT_ASSERT(pipe2(pipes, O_CLOEXEC) == 0);
+        ZT_ASSERT(write(pipes[1], texts[i], strlen(texts[i])) == (ssize_t)strlen(texts[i]));
+        close(pipes[1]);
+        CHECK_INT(zt_srun_read_ticket(pipes[0], &m, &host, &err), ZT_EINPUT);
+        close(pipes[0]);
+        if (!strstr(err.msg, "is started by zerotrain --launcher=slurm"))
+            FAIL("%s", err.msg);
+    }
+}
+
+TEST_MAIN()
