@@ -65,6 +65,30 @@ static json_t *folder(const char *check, const char *path, bool writes)
     return json_pack("{s:s, s:s, s:b}", "check", check, "path", path, "writes", (int)writes);
 }
 
+static void add_path(json_t *to, const char *cwd, const char *path)
+{
+    struct zt_str whole = {0};
+    zt_str_printf(&whole, "%s%s%s", *path == '/' ? "" : cwd, *path == '/' ? "" : "/", path);
+    json_array_append_new(to, json_string(whole.buf));
+    zt_str_release(&whole);
+}
+
+/* What of a recipe every host reads. */
+static json_t *reads(const struct zt_recipe *r, const char *cwd)
+{
+    json_t *paths = json_array();
+    if (!r)
+        return paths;
+    const struct zt_str_list *lists[] = {&r->data.train, &r->data.val, &r->data.train_mask,
+                                         &r->data.val_mask};
+    for (size_t k = 0; k < ZT_ARRAY_LEN(lists); k++)
+        for (int i = 0; i < lists[k]->n; i++)
+            add_path(paths, cwd, lists[k]->items[i]);
+    if (r->model.from)
+        add_path(paths, cwd, r->model.from);
+    return paths;
+}
+
 /* For the probe of each host. */
 static json_t *make_ask(const struct doctor *d)
 {
@@ -75,13 +99,14 @@ static json_t *make_ask(const struct doctor *d)
         json_array_append_new(slots, json_integer(d->hosts[i].n_slots));
         n_ranks += ZT_MAX(d->hosts[i].n_slots, 1);
     }
-    if (getcwd(cwd, sizeof cwd))
-        json_array_append_new(folders, folder("work folder", cwd, false));
+    if (!getcwd(cwd, sizeof cwd))
+        cwd[0] = '\0';
+    json_array_append_new(folders, folder("work folder", cwd, false));
     if (d->r && d->r->checkpoint.dir)
         json_array_append_new(folders, folder("checkpoints", d->r->checkpoint.dir, true));
     const char *nvme = d->r ? d->r->zero.nvme.given : NULL;
-    return json_pack("{s:s, s:i, s:o, s:o, s:s?}", "device", d->o.device, "ranks", n_ranks, "slots",
-                     slots, "folders", folders, "nvme", nvme);
+    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:s?}", "device", d->o.device, "ranks", n_ranks,
+                     "slots", slots, "folders", folders, "reads", reads(d->r, cwd), "nvme", nvme);
 }
 
 /* ---- what is heard ---- */

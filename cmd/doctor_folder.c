@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -78,6 +79,30 @@ static void check_drive(struct doctor_probe *p, const char *dir)
     zt_disk_close(disk);
 }
 
+/* Data and weights, by paths or patterns, that every host reads. */
+static void check_reads(struct doctor_probe *p)
+{
+    const json_t *paths = json_object_get(p->ask, "reads"), *path;
+    size_t i, n = json_array_size(paths);
+    json_array_foreach(paths, i, path)
+    {
+        const char *pattern = json_string_value(path);
+        glob_t found;
+        const int none = glob(pattern, GLOB_NOSORT, NULL, &found);
+        const bool no = none || access(found.gl_pathv[0], R_OK);
+        const char *why = none ? "not there" : strerror(errno);
+        if (no)
+            doctor_say(p, "data", DOCTOR_FAIL,
+                       "every host reads it by this path: share its folder, or copy it there", NULL,
+                       "%s: %s", pattern, why);
+        globfree(&found);
+        if (no)
+            return;
+    }
+    if (n)
+        doctor_say(p, "data", DOCTOR_OK, NULL, NULL, "what the recipe reads is there");
+}
+
 void doctor_check_folders(struct doctor_probe *p)
 {
     json_t *folder;
@@ -87,6 +112,7 @@ void doctor_check_folders(struct doctor_probe *p)
         check_folder(p, json_string_value(json_object_get(folder, "check")),
                      json_string_value(json_object_get(folder, "path")),
                      json_is_true(json_object_get(folder, "writes")));
+    check_reads(p);
     if (nvme)
         check_drive(p, nvme);
 }

@@ -23,6 +23,7 @@ failures() { grep -aE -A1 '^  FAIL|^not ready|exit status' | sed -E 's/ +/ /g; s
 (ulimit -n 71 && try doctor) | failures
 try zerotrain doctor --device=cuda | failures | grep -o 'FAIL GPUs\|not ready.*\|.exit.*'
 try doctor --set checkpoint.dir=text.txt/here tiny.yaml | failures
+try doctor --set 'data.train=no*.txt' tiny.yaml | failures
 cat >>tiny.yaml <<END
 zero_optimization: {stage: 2, offload_optimizer: {device: nvme, nvme_path: $PWD/nvme}}
 END
