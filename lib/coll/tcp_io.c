@@ -4,8 +4,9 @@
 #include "coll/tcp_net.h"
 
 enum {
-    ONCE_BYTES = 1 << 20, /* moved on one connection before the next is looked at */
-    LOOK_MS = 100,        /* how often the abort word is looked at */
+    ONCE_BYTES = 1 << 20,    /* moved on one connection before the next is looked at */
+    LITTLE_BYTES = 64 << 10, /* for which it is worth to spin */
+    LOOK_MS = 100,           /* how often the abort word is looked at */
 };
 
 static int lost(struct shm_op *op, const struct tcp_conn *conn, int no)
@@ -86,11 +87,15 @@ static int sleep_for(struct shm_op *op, struct tcp_flow *flows, int n)
 
 int zt_tcp_pump(struct shm_op *op, struct tcp_flow *flows, int n)
 {
+    size_t left = 0;
+    for (int i = 0; i < n; i++)
+        left += flows[i].ready - flows[i].done;
+    const int most_spins = left <= LITTLE_BYTES ? op->c->net->n_spins : 0;
     for (int spins = 0;; spins++) {
         int moved = try_all(op, flows, n);
         if (moved)
             return moved < 0 ? moved : ZT_OK;
-        if (spins < op->c->net->n_spins)
+        if (spins < most_spins)
             continue;
         int rc = sleep_for(op, flows, n);
         if (rc)

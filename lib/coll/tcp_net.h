@@ -128,8 +128,9 @@ struct tcp_flow {
 };
 
 /*
- * Move something. Waits until at least one byte has moved, and sleeps meanwhile; nothing to move is our
- * mistake. ZT_EPEER: a peer is gone, or the job was aborted.
+ * Move something. Waits until at least one byte has moved, and sleeps meanwhile: for little that is to come after
+ * a few looks, since falling asleep and waking cost as much; for much at once, as others may use the processor.
+ * Nothing to move is our mistake. ZT_EPEER: a peer is gone, or the job was aborted.
  */
 int zt_tcp_pump(struct shm_op *op, struct tcp_flow *flows, int n) ZT_MUST_CHECK;
 
