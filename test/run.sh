@@ -12,8 +12,8 @@
 #   cuda    CUDA's sources on the simulator, release build and both sanitizers
 # Each test prints one line: "ok NAME", "not ok NAME: why" or "skip NAME: why". A program that prints
 # none, or ends badly without saying so, counts as a failure. The last line is the count.
-# ZT_TEST_JOBS programs run at a time, by default as many as there are cores. --long: every combination
-# and hundreds of random kills, instead of a part of them.
+# ZT_TEST_JOBS programs run at a time, by default as many as there are cores. --long: every combination,
+# hundreds of random kills and all of static analysis, instead of a part of them.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
@@ -21,6 +21,7 @@ export CUDA_ARCHS=${CUDA_ARCHS:-90} # one: no machine code of a GPU runs
 long=()
 [ "${1:-}" != --long ] || {
     long=(--long)
+    export TIDY_NODES=225000
     shift
 }
 suites=("$@")
