@@ -39,6 +39,17 @@ SHARE, SHARES = next((map(int, a[8:].split("/")) for a in sys.argv if a.startswi
 n_tests = failures = 0
 
 
+def put(r, more):
+    """The recipe with other values, by their keys: "a.b"."""
+    for key, value in more.items():
+        at = r
+        *path, last = key.split(".")
+        for k in path:
+            at = at.setdefault(k, {})
+        at[last] = value
+    return r
+
+
 def recipe(micro, accum, seq_len, fixture="gpt2", **more):
     r = {
         "train_micro_batch_size_per_gpu": micro,
@@ -52,13 +63,7 @@ def recipe(micro, accum, seq_len, fixture="gpt2", **more):
         "parallel": {"threads": 1},
         "steps_per_print": 1000,
     }
-    for key, value in more.items():
-        at = r
-        *path, last = key.split(".")
-        for k in path:
-            at = at.setdefault(k, {})
-        at[last] = value
-    return r
+    return put(r, more)
 
 
 def text_recipe(model="gpt2", **more):
@@ -71,13 +76,7 @@ def text_recipe(model="gpt2", **more):
         "optimizer.params.lr": 1e-3,
         "gradient_clipping": 0.5,
     })
-    for key, value in more.items():
-        at = r
-        *path, last = key.split(".")
-        for k in path:
-            at = at.setdefault(k, {})
-        at[last] = value
-    return r
+    return put(r, more)
 
 
 class Run:
@@ -847,55 +846,49 @@ def epochs():
         test("epochs and steps: the first of both ends", earlier)
 
 
+def megatron(docs):
+    """A pair of files, uint8 tokens, a sequence a document."""
+    ends = [sum(map(len, docs[:i])) for i in range(len(docs) + 1)]
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 1, len(docs), len(docs) + 1)
+    index += struct.pack(f"<{len(docs)}i", *map(len, docs)) + struct.pack(f"<{len(docs)}q", *ends[:-1])
+    return b"".join(docs), index + struct.pack(f"<{len(docs) + 1}q", *range(len(docs) + 1))
+
+
+def megatron_documents():
+    """Case D06: documents of an index pack as files do."""
+    docs = [(REPO / "LICENSE").read_bytes()[i * 70:i * 70 + 20 + i] for i in range(40)]
+    base = {"data.packing": "documents", "train.steps": 3}
+
+    def check():
+        bin_, idx = megatron(docs)
+        files = Run(2, text_recipe(**base, **{"data.train": "docs"}),
+                    {f"docs/{i:03}": d for i, d in enumerate(docs)})
+        pair = Run(2, text_recipe(**base, **{"data.train": "pair"}), {"pair.bin": bin_, "pair.idx": idx})
+        assert files.bits() == pair.bits(), f"{files.loss} and {pair.loss}"
+    test("megatron documents", check)
+
+
+def weighted_files():
+    """The share of each file, and the numbers, do not depend on the ranks."""
+    text = (REPO / "LICENSE").read_bytes()
+    files = {"a": text[:1000], "b": b"0123456789" * 300}
+    train = [{"path": "a", "weight": 0.25}, {"path": "b", "weight": 0.75}]
+
+    def check():
+        runs = [Run(n, text_recipe(**{"train_micro_batch_size_per_gpu": m, "gradient_accumulation_steps": a,
+                                      "data.train": train, "zero_optimization.stage": n}), files)
+                for n, m, a in ((1, 4, 1), (2, 1, 2), (2, 2, 1))]
+        for run in runs[1:]:
+            close(run.loss, runs[0].loss, 1e-5, "loss")
+        other = Run(1, text_recipe(**{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+                                      "data.train": train[::-1]}), files)
+        assert "25 % of the samples from 1 file, 1000 tokens" in runs[0].text, runs[0].text
+        assert "75 % of the samples from 1 file, 3000 tokens" in other.text, other.text
+    if not quick:
+        test("files with weights", check)
+
+
 if __name__ == "__main__":
-    for name in FIXTURES:
-        fixture_traces(name)
-        fixture_masks(name)
-    epochs()
-
-
-    def megatron(docs):
-        """A pair of files, uint8 tokens, a sequence a document."""
-        ends = [sum(map(len, docs[:i])) for i in range(len(docs) + 1)]
-        index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 1, len(docs), len(docs) + 1)
-        index += struct.pack(f"<{len(docs)}i", *map(len, docs)) + struct.pack(f"<{len(docs)}q", *ends[:-1])
-        return b"".join(docs), index + struct.pack(f"<{len(docs) + 1}q", *range(len(docs) + 1))
-
-
-    def megatron_documents():
-        """Case D06: documents of an index pack as files do."""
-        docs = [(REPO / "LICENSE").read_bytes()[i * 70:i * 70 + 20 + i] for i in range(40)]
-        base = {"data.packing": "documents", "train.steps": 3}
-
-        def check():
-            bin_, idx = megatron(docs)
-            files = Run(2, text_recipe(**base, **{"data.train": "docs"}),
-                        {f"docs/{i:03}": d for i, d in enumerate(docs)})
-            pair = Run(2, text_recipe(**base, **{"data.train": "pair"}), {"pair.bin": bin_, "pair.idx": idx})
-            assert files.bits() == pair.bits(), f"{files.loss} and {pair.loss}"
-        test("megatron documents", check)
-
-
-    def weighted_files():
-        """The share of each file, and the numbers, do not depend on the ranks."""
-        text = (REPO / "LICENSE").read_bytes()
-        files = {"a": text[:1000], "b": b"0123456789" * 300}
-        train = [{"path": "a", "weight": 0.25}, {"path": "b", "weight": 0.75}]
-
-        def check():
-            runs = [Run(n, text_recipe(**{"train_micro_batch_size_per_gpu": m, "gradient_accumulation_steps": a,
-                                          "data.train": train, "zero_optimization.stage": n}), files)
-                    for n, m, a in ((1, 4, 1), (2, 1, 2), (2, 2, 1))]
-            for run in runs[1:]:
-                close(run.loss, runs[0].loss, 1e-5, "loss")
-            other = Run(1, text_recipe(**{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
-                                          "data.train": train[::-1]}), files)
-            assert "25 % of the samples from 1 file, 1000 tokens" in runs[0].text, runs[0].text
-            assert "75 % of the samples from 1 file, 3000 tokens" in other.text, other.text
-        if not quick:
-            test("files with weights", check)
-
-
     for name in FIXTURES:
         fixture_traces(name)
         fixture_masks(name)
