@@ -31,7 +31,8 @@ check "files are private" "$(find "$drive" -printf '%M %p ')" \
     test "$(find "$drive" -name store -perm 600 -user "$(id -u)" | wc -l)" = 2
 hit KILL "$(rank 1)"
 verdict "SIGKILL to a rank" 137 "rank 1 on $(uname -n) failed first: signal"
-check "what dead workers leave is there" "$(stores) files" test "$(stores)" = 2
+# The other rank may have ended by itself, for want of its peer, and removed its own.
+check "what dead workers leave is there" "$(stores) files" test "$(stores)" -ge 1
 
 train "$drive" 24
 verdict "the next start" 0
