@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # netlab.bash up|down FOLDER N: N hosts made of network namespaces, each with an sshd, a name and an address of its
 # own: zt1 at 10.199.0.1 and so on, on the bridge ztbr0, where we are 10.199.0.254. Files are shared with us.
+# NETLAB_UNSHARE: options of unshare(1) with more that each host has of its own.
 # FOLDER gets ssh_config, known_hosts and key for `ssh -F`; FOLDER.zt1, where there is one, ends the sshd_config of
 # zt1, and so on. Exit status 77 and a reason where that cannot be.
 set -eu
@@ -45,7 +46,8 @@ END
     [ ! -e "$lab.$name" ] || cat "$lab.$name" >>"$own/sshd_config"
     echo "$name,10.199.0.$1 $(cut -d' ' -f1,2 "$own/host_key.pub")" >>"$lab/known_hosts"
     printf 'Host %s\n  HostName 10.199.0.%d\n  HostKeyAlias %s\n' "$name" "$1" "$name" >>"$lab/ssh_config"
-    setsid ip netns exec "$name" unshare --uts sh -c \
+    # shellcheck disable=SC2086 # they are several
+    setsid ip netns exec "$name" unshare --uts ${NETLAB_UNSHARE:-} sh -c \
         "hostname $name; exec /usr/sbin/sshd -D -e -f $own/sshd_config" </dev/null >"$own/log" 2>&1 &
 }
 
