@@ -89,6 +89,7 @@ struct cmd_options {
     struct cmd_host_gpus *asked;
     int n_asked; /* hosts of `asked`: what they have (devices.h) */
     struct cmd_lost lost;
+    struct zt_ssh_keys *ssh_keys; /* by which other hosts let us in; NULL: not by libssh2 */
     struct cmd_nodes nodes;       /* (hosts_in.h) */
     struct zt_rendezvous *joined; /* processes that a launcher has started (join.h); NULL: none */
     struct zt_srun *srun;         /* that has started them (slurm.h); NULL: not ours */

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "launch/ssh_config.h"
+#include "launch/ssh_keys.h"
 #include "slurm.h"
 
 static int failed(const struct zt_err *err)
@@ -84,6 +85,16 @@ static bool is_loopback_name(const char *name)
            strcmp(name, "::1") == 0;
 }
 
+/* By libssh2; passphrases are asked for once, however many jobs follow. */
+static void take_config(struct cmd_options *o, struct zt_ssh_target *ssh,
+                        const struct zt_ssh_config *config)
+{
+    if (!o->ssh_keys)
+        o->ssh_keys = zt_ssh_keys_create();
+    ssh->config = config;
+    ssh->keys = o->ssh_keys;
+}
+
 static int add_node(struct cmd_options *o, const struct zt_host *host, const char **host_of,
                     int *slots)
 {
@@ -118,7 +129,7 @@ static int add_node(struct cmd_options *o, const struct zt_host *host, const cha
         if (!config)
             return ZT_EXIT_FAILURE;
         if (!o->launcher || strcmp(o->launcher, "openssh"))
-            ssh->config = config;
+            take_config(o, ssh, config);
         node->ssh = ssh;
         node->address = config->hostname;
     }

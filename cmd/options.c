@@ -4,6 +4,8 @@
 #include <limits.h>
 #include <stddef.h>
 
+#include "launch/ssh_keys.h"
+
 /* An option: who has it, its help, and what takes its value to where. */
 struct row {
     const char *name;
@@ -301,6 +303,7 @@ int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_option
 void cmd_options_release(struct cmd_options *o)
 {
     zt_hosts_release(&o->listed);
+    zt_ssh_keys_free(o->ssh_keys);
     zt_arena_release(&o->arena);
 }
 

@@ -12,6 +12,7 @@
 #include "base/str.h"
 
 struct zt_ssh_config;
+struct zt_ssh_keys;
 
 struct zt_ssh_target {
     const char *host;
@@ -20,6 +21,9 @@ struct zt_ssh_target {
     const char *program; /* zerotrain's absolute path on that host */
     const struct zt_ssh_config
         *config; /* go there by libssh2 (ssh2.h); NULL: by the OpenSSH client */
+    struct zt_ssh_keys
+        *keys; /* with it: the keys (ssh_keys.h), the same for all hosts; outlives the
+                                 job, so that nobody is asked again in the next; NULL: the job's own */
 };
 
 /*

@@ -95,13 +95,15 @@ static void *carry(void *arg)
     struct zt_ssh2 *s = arg;
     const size_t n = FDS_OF_US + FDS_OF_HOST * (size_t)s->n;
     struct pollfd *p = zt_xcalloc(n, sizeof *p);
-    s->keys = zt_ssh_keys_create();
+    if (!s->keys)
+        s->keys = s->own_keys = zt_ssh_keys_create();
     while (!atomic_load(&s->stop))
         wait_once(s, p);
     for (int i = 0; i < s->n; i++)
         if (s->hosts[i].state != SSH2_DONE)
             ssh2_end(&s->hosts[i], ZT_SSH_BROKEN, "the connection was cut");
-    zt_ssh_keys_free(s->keys);
+    zt_ssh_keys_rest(s->keys);
+    zt_ssh_keys_free(s->own_keys);
     free(p);
     return NULL;
 }
@@ -171,6 +173,7 @@ int zt_ssh2_start(const struct zt_ssh2_host *hosts, int n, struct zt_ssh2 **out,
     s->rsa = libssh2_version(0x010b00) != NULL;
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     s->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    s->keys = n ? hosts[0].target->keys : NULL;
     init_hosts(s, hosts);
     errno = s->wake_fd < 0 || s->event_fd < 0 ? errno : start_thread(s);
     if (errno) {

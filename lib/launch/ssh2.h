@@ -14,7 +14,7 @@
  * client perhaps can, ends with needs_client; a host key that is not the known one, or a refused login, does not.
  *
  * Files: ssh2.c (carrier), ssh2_host.c (a host, up to its channel), ssh2_login.c (both sides prove who they are),
- * ssh2_pump.c (the bytes), under ssh2_host.h.
+ * ssh2_pump.c (the bytes), ssh2_memory.c (libssh2's), under ssh2_host.h.
  */
 #ifndef ZT_LAUNCH_SSH2_H
 #define ZT_LAUNCH_SSH2_H

@@ -38,18 +38,13 @@ void ssh2_leave_place(struct ssh2_host *h)
 
 static void disconnect(struct ssh2_host *h, bool well)
 {
-    enum { TRIES = 16 };
     if (h->session && well)
         libssh2_session_disconnect(h->session, "done");
     if (h->sock >= 0) /* then nothing that libssh2 still wants to send keeps it from freeing */
         shutdown(h->sock, SHUT_RDWR);
-    for (int i = 0; h->session && i < TRIES; i++)
-        if (libssh2_session_free(h->session) != LIBSSH2_ERROR_EAGAIN)
-            break;
+    ssh2_free_session(h);
     if (h->sock >= 0)
         close(h->sock);
-    h->session = NULL;
-    h->channel = NULL;
     h->sock = -1;
     zt_lookup_release(h->lookup);
     h->lookup = NULL;
@@ -194,7 +189,7 @@ static bool open_session(struct ssh2_host *h, int64_t now_ns)
                                      : ssh2_end(h, ZT_SSH_FAILED, "%s", err.msg);
     }
     set_options(h->sock);
-    h->session = libssh2_session_init();
+    h->session = ssh2_new_session(h);
     if (h->session) {
         libssh2_session_set_blocking(h->session, 0);
         rc = libssh2_session_method_pref(h->session, LIBSSH2_METHOD_HOSTKEY, methods.buf);
@@ -317,9 +312,10 @@ static bool close_channel(struct ssh2_host *h)
         return ssh2_end(h, ZT_SSH_BROKEN, "the connection broke: %s", ssh2_error(h));
     libssh2_channel_get_exit_signal(h->channel, &signal, NULL, NULL, NULL, NULL, NULL);
     if (signal) {
-        ssh2_end(h, ZT_SSH_SIGNALLED, "%s", signal);
-        free(signal);
-        return false;
+        char name[32];
+        snprintf(name, sizeof name, "%s", signal);
+        libssh2_free(h->session, signal);
+        return ssh2_end(h, ZT_SSH_SIGNALLED, "%s", name);
     }
     h->outcome.end.code = libssh2_channel_get_exit_status(h->channel);
     return ssh2_end(h, ZT_SSH_EXITED, "%s", "");

@@ -57,6 +57,7 @@ struct ssh2_host {
     int sock; /* -1: none */
     LIBSSH2_SESSION *session;
     LIBSSH2_CHANNEL *channel;
+    struct ssh2_block *blocks; /* what libssh2 has allocated for them */
     struct zt_lookup *lookup;
     const struct addrinfo *address; /* the one being tried */
     int64_t deadline_ns;            /* of the state; 0: none */
@@ -85,8 +86,8 @@ struct zt_ssh2 {
     struct ssh2_host *hosts;
     struct ssh2_server *servers; /* (n), as many as are needed */
     int n;
-    struct zt_ssh_keys *keys;
-    struct known_file *known; /* (n_known), read once */
+    struct zt_ssh_keys *keys, *own_keys; /* own_keys: NULL, or these */
+    struct known_file *known;            /* (n_known), read once */
     size_t n_known, cap_known;
     struct zt_arena arena;
     int wake_fd, event_fd;
@@ -118,6 +119,11 @@ bool ssh2_begin_again(struct ssh2_host *h, int64_t retry_ns);
 
 /* It no longer counts among those that log in. */
 void ssh2_leave_place(struct ssh2_host *h);
+
+/* A session, or NULL; and the end of h->session, which may be NULL. Its memory is ours. */
+LIBSSH2_SESSION *ssh2_new_session(struct ssh2_host *h);
+void ssh2_free_session(struct ssh2_host *h);
+void *ssh2_alloc(struct ssh2_host *h, size_t n); /* what libssh2 is to free */
 
 /* What libssh2 says of its last failure. */
 const char *ssh2_error(const struct ssh2_host *h);

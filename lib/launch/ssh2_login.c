@@ -146,9 +146,14 @@ static int sign(LIBSSH2_SESSION *session, unsigned char **sig, size_t *sig_len,
     const struct zt_ssh_identity *id = &h->keys.v[h->at_key];
     struct zt_err err;
     (void)session;
-    int rc = zt_ssh_identity_sign(id, data, len, sig, sig_len, &err);
-    if (rc == 0)
+    uint8_t *made;
+    int rc = zt_ssh_identity_sign(id, data, len, &made, sig_len, &err);
+    if (rc == 0) {
+        *sig = ssh2_alloc(h, *sig_len);
+        memcpy(*sig, made, *sig_len);
+        free(made);
         return 0;
+    }
     if (rc > 0) {
         h->state = SSH2_LOCKED;
         h->was_locked = true;

@@ -509,7 +509,7 @@ int zt_ssh_key_sign(const struct zt_ssh_key *key, const uint8_t *data, size_t le
         zt_str_release(&out);
         return zt_err_set(err, ZT_ESYS, "the key %s does not sign", key->path);
     }
-    *sig = (uint8_t *)out.buf; /* realloc()'s, as libssh2 will free it */
+    *sig = (uint8_t *)out.buf;
     *sig_len = out.len;
     return 0;
 }

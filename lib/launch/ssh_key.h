@@ -33,7 +33,7 @@ void zt_ssh_key_read_public(const char *path, struct zt_ssh_key *key);
 /* Takes up to a second. ZT_EINPUT: it is another passphrase. ZT_EUNSUPPORTED: as above. */
 int zt_ssh_key_unlock(struct zt_ssh_key *key, const char *pass, struct zt_err *err) ZT_MUST_CHECK;
 
-/* The signature without its type, as libssh2 wants it; *sig is from malloc(). Not of a locked key. */
+/* The signature without its type, as libssh2 wants it; free() it. Not of a locked key. */
 int zt_ssh_key_sign(const struct zt_ssh_key *key, const uint8_t *data, size_t len, uint8_t **sig,
                     size_t *sig_len, struct zt_err *err) ZT_MUST_CHECK;
 

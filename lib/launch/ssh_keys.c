@@ -51,15 +51,21 @@ static void stop_asking(struct zt_ssh_keys *k)
     a->file = NULL;
 }
 
+void zt_ssh_keys_rest(struct zt_ssh_keys *k)
+{
+    stop_asking(k);
+    for (size_t i = 0; i < k->n_agents; i++)
+        zt_ssh_agent_release(&k->agents[i]->a);
+    k->n_agents = 0;
+}
+
 void zt_ssh_keys_free(struct zt_ssh_keys *k)
 {
     if (!k)
         return;
-    stop_asking(k);
+    zt_ssh_keys_rest(k);
     for (size_t i = 0; i < k->n_files; i++)
         zt_ssh_key_release(&k->files[i]->key);
-    for (size_t i = 0; i < k->n_agents; i++)
-        zt_ssh_agent_release(&k->agents[i]->a);
     free(k->files);
     free(k->agents);
     zt_arena_release(&k->arena);

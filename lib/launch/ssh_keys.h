@@ -43,9 +43,12 @@ struct zt_ssh_identities {
 struct zt_ssh_keys *zt_ssh_keys_create(void);
 void zt_ssh_keys_free(struct zt_ssh_keys *k); /* accepts NULL */
 
+/* Nobody is asked any more, and agents are left; the keys of files stay. */
+void zt_ssh_keys_rest(struct zt_ssh_keys *k);
+
 /*
  * What a host is offered, in ssh's order: those of the agent that the configuration names, others of the agent
- * unless IdentitiesOnly, then the files that the agent does not have. Lives as long as k.
+ * unless IdentitiesOnly, then the files that the agent does not have. Lives until k is freed, or rests.
  */
 void zt_ssh_keys_for(struct zt_ssh_keys *k, const struct zt_ssh_config *c,
                      struct zt_ssh_identities *out);

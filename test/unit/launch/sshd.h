@@ -33,6 +33,7 @@ struct rig {
     pid_t sshd, agent;
     struct zt_arena arena;
     struct zt_ssh2 *ssh2;
+    struct zt_ssh_keys *keys; /* of all jobs; NULL: each has its own */
     int n;
     struct zt_ssh_target target[MAX_HOSTS];
     struct zt_ssh_config config[MAX_HOSTS];
@@ -104,7 +105,10 @@ ZT_UNUSED static bool answers(int port)
     return ok;
 }
 
-/* Start the sshd (again), with what is given beside the usual configuration. */
+/*
+ * Start the sshd (again), with what is given beside the usual configuration. The account has its home in the
+ * folder: what its own shell does at each login is not ours to measure.
+ */
 ZT_UNUSED static bool start_sshd(struct rig *r, const char *host_key, const char *more)
 {
     struct zt_str s = {0};
@@ -113,12 +117,12 @@ ZT_UNUSED static bool start_sshd(struct rig *r, const char *host_key, const char
     r->port = free_port();
     zt_str_printf(&s,
                   "Port %d\n%sHostKey %s/%s\nPidFile none\n"
-                  "AuthorizedKeysFile %s/authorized\nStrictModes no\nUsePAM no\n"
+                  "AuthorizedKeysFile %s/authorized\nStrictModes no\nUsePAM no\nSetEnv HOME=%s\n"
                   "PermitRootLogin yes\nLogLevel VERBOSE\n%s\n",
                   r->port,
                   strstr(more, "ListenAddress") ? ""
                                                 : "ListenAddress 127.0.0.1\nListenAddress ::1\n",
-                  r->dir, host_key, r->dir, more);
+                  r->dir, host_key, r->dir, r->dir, more);
     bool ok = zt_write_file_atomic(in(r, "sshd_config"), s.buf, s.len, &err) == 0;
     zt_str_release(&s);
     const char *argv[] = {"/usr/sbin/sshd", "-D", "-e", "-f", in(r, "sshd_config"), NULL};
@@ -205,8 +209,11 @@ ZT_UNUSED static struct zt_ssh_config *add_host(struct rig *r)
     c->identity_files.v[c->identity_files.n++] = in(r, "key");
     c->user_known_hosts.v[c->user_known_hosts.n++] = in(r, "nosuch");
     c->user_known_hosts.v[c->user_known_hosts.n++] = in(r, "known");
-    r->target[r->n] = (struct zt_ssh_target){
-        .host = "node-a", .port = r->port, .program = in(r, "program"), .config = c};
+    r->target[r->n] = (struct zt_ssh_target){.host = "node-a",
+                                             .port = r->port,
+                                             .program = in(r, "program"),
+                                             .config = c,
+                                             .keys = r->keys};
     r->n++;
     return c;
 }

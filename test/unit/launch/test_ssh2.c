@@ -53,8 +53,7 @@ TEST(a_login_shell_that_speaks_first)
     char buf[256];
     RIG(&r);
     CHECK(sh(&r, "echo 'echo Welcome.' >.bashrc; echo Banner >banner") == 0);
-    char *more = zt_arena_printf(&r.arena, "Banner %s/banner\nSetEnv HOME=%s", r.dir, r.dir);
-    CHECK(start_sshd(&r, "host", more));
+    CHECK(start_sshd(&r, "host", zt_arena_printf(&r.arena, "Banner %s/banner", r.dir)));
     CHECK(program(&r, "echo frames"));
     add_host(&r);
     CHECK(begin(&r));
