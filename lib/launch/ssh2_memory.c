@@ -10,6 +10,12 @@ struct ssh2_block {
     max_align_t bytes[];
 };
 
+static void wipe_block(struct ssh2_block *b)
+{
+    explicit_bzero(b->bytes, b->n_bytes);
+    free(b);
+}
+
 static void unlink_block(struct ssh2_block **first, struct ssh2_block *b)
 {
     if (b->next)
@@ -18,8 +24,7 @@ static void unlink_block(struct ssh2_block **first, struct ssh2_block *b)
         b->prev->next = b->next;
     else
         *first = b->next;
-    explicit_bzero(b->bytes, b->n_bytes);
-    free(b);
+    wipe_block(b);
 }
 
 void *ssh2_alloc(struct ssh2_host *h, size_t n)
@@ -72,6 +77,9 @@ void ssh2_free_session(struct ssh2_host *h)
             break;
     h->session = NULL;
     h->channel = NULL;
-    while (h->blocks)
-        unlink_block(&h->blocks, h->blocks);
+    for (struct ssh2_block *b = h->blocks, *next; b; b = next) {
+        next = b->next;
+        wipe_block(b);
+    }
+    h->blocks = NULL;
 }

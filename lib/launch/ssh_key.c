@@ -343,9 +343,9 @@ static int give_pass(char *buf, int size, int writing, void *pass)
 {
     const size_t n = pass ? strlen(pass) : 0;
     (void)writing;
-    if (n == 0 || n > (size_t)size)
+    if (n == 0 || n >= (size_t)size)
         return -1;
-    memcpy(buf, pass, n);
+    memcpy(buf, pass, n + 1);
     return (int)n;
 }
 
