@@ -413,7 +413,7 @@ static void find_hosts(struct doctor *d, struct zt_launch_node **nodes)
     d->hosts = zt_arena_alloc(&d->o.arena, (size_t)ZT_MAX(all->n, 1), sizeof *d->hosts);
     if (all->n == 0) {
         gethostname(here, sizeof here - 1);
-        add_host(d, zt_arena_strdup(&d->o.arena, here), d->o.hostfile ? d->o.num_gpus : 0, true);
+        add_host(d, zt_arena_strdup(&d->o.arena, here), d->o.num_gpus, true);
         return;
     }
     *nodes = zt_arena_alloc(&d->o.arena, (size_t)all->n, sizeof **nodes);

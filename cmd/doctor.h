@@ -35,7 +35,7 @@ extern const char *const doctor_verdict_names[DOCTOR_N_VERDICTS];
 
 struct doctor_host {
     const char *name;
-    int n_slots; /* 0: no hostfile says */
+    int n_slots; /* 0: neither a hostfile nor --num_gpus says */
     bool local;
     bool answered, failed;
     double login_s;

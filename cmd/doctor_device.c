@@ -96,9 +96,11 @@ static int check_gpus(struct doctor_probe *p, const struct zt_backend *b, int n_
     bool enough = n_slots <= p->n_gpus;
     if (!rc)
         doctor_say(p, "GPUs", enough ? DOCTOR_OK : DOCTOR_FAIL,
-                   enough ? NULL : "lower the host's slots, or see CUDA_VISIBLE_DEVICES there",
+                   enough ? NULL
+                          : "ask for fewer (slots of the hostfile, --num_gpus), or see "
+                            "CUDA_VISIBLE_DEVICES there",
                    json_pack("{s:O}", "gpus", list), "%s%s", zt_str_get(&text),
-                   enough ? "" : "; the hostfile wants more of them");
+                   enough ? "" : "; more of them are asked for");
     json_decref(list);
     zt_str_release(&text);
     if (rc)

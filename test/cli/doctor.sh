@@ -71,6 +71,8 @@ client --hostfile=hosts --exclude=node-x --set checkpoint.dir=shared/run tiny.ya
 ls -A shared
 try client --hostfile=hosts --remote_path=/nosuch/zerotrain --num_nodes=1 | grep -aE 'FAIL|exit' | sed 's/there: .*/there: .../'
 try zerotrain doctor --hostfile=nosuch
+try zerotrain doctor --hostfile=hosts --launcher=slurm
+try doctor --num_gpus=3 | grep -o ', 3 slots'
 try zerotrain doctor --log_dir=x
 try zerotrain probe
 [ ! -e runs ] && echo "nothing was written"
