@@ -95,13 +95,13 @@ static int check_hosts(const struct cmd_options *o, const struct cmd_host_gpus *
         const struct cmd_host_gpus *h = &hosts[i];
         if (h->n)
             continue;
-        cmd_error("%s: %s says: %s", o->hostfile, h->host, h->none ? h->none : h->wrong);
+        cmd_error("%s: %s says: %s", o->nodes.from, h->host, h->none ? h->none : h->wrong);
         n_none += h->none != NULL;
         code = code ? code : h->code;
     }
     if (n_none)
         cmd_error("%s: every host must have GPUs; --device=cpu trains with %d CPU workers there",
-                  o->hostfile, o->nodes.n_ranks);
+                  o->nodes.from, o->nodes.n_ranks);
     return code;
 }
 
@@ -115,7 +115,7 @@ static int check_transport(const struct cmd_options *o, const struct cmd_devices
             continue;
         cmd_error("%s: the CUDA part of %s was built %s NCCL, that of %s %s it; install the same "
                   "one, or train with --collectives=staged",
-                  o->hostfile, hosts[i].host, hosts[i].nccl ? "with" : "without", hosts[0].host,
+                  o->nodes.from, hosts[i].host, hosts[i].nccl ? "with" : "without", hosts[0].host,
                   hosts[0].nccl ? "with" : "without");
         return ZT_EXIT_UNSUPPORTED;
     }
@@ -151,7 +151,8 @@ static int take_slots(const struct cmd_options *o, struct cmd_devices *dev,
     for (int i = 0; i < n; i++) {
         if (slots[i] >= h->n) {
             cmd_error("%s: slot %d of %s is wanted, but it has %d GPU%s that we may use%s%s%s",
-                      o->hostfile, slots[i], name_of(h), h->n, h->n == 1 ? "" : "s",
+                      o->nodes.n ? o->nodes.from : o->hostfile, slots[i], name_of(h), h->n,
+                      h->n == 1 ? "" : "s",
                       h->mask && h->host ? " (there CUDA_VISIBLE_DEVICES=" : "",
                       h->mask && h->host ? h->mask : "", h->mask && h->host ? ")" : "");
             return ZT_EXIT_INPUT;
@@ -311,13 +312,6 @@ int cmd_pick_devices(struct cmd_options *o, const struct zt_env *env, struct cmd
     memset(dev, 0, sizeof *dev);
     if (strcmp(o->device, "cpu") == 0)
         return cpu_devices(o, dev);
-    if (o->nodes.n && (o->joined || cmd_by_slurm(o))) {
-        cmd_error(
-            "%s: training on GPUs of several hosts that srun, mpirun or torchrun reach is not "
-            "carried out yet; --device=cpu trains with %d CPU workers there",
-            o->nodes.from, o->nodes.n_ranks);
-        return ZT_EXIT_UNSUPPORTED;
-    }
     if (o->nodes.n || cmd_may_have_gpus()) {
         int code = ask(o, env, dev, &hosts);
         if (code)

@@ -22,7 +22,8 @@ static int check_options(const struct cmd_options *o, const struct zt_place *p)
         {"num_gpus", o->num_gpus},         {"hostfile", o->hostfile},
         {"include", o->hosts.include},     {"exclude", o->hosts.exclude},
         {"num_nodes", o->hosts.num_nodes}, {"launcher", o->launcher},
-        {"ssh_port", o->ssh_port},         {"remote_path", o->remote_path},
+        {"devices_per_gpu", o->per_gpu},   {"ssh_port", o->ssh_port},
+        {"remote_path", o->remote_path},
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(options); i++) {
         if (!options[i].given)
@@ -121,6 +122,8 @@ static int take_hosts(struct cmd_options *o)
     struct zt_rendezvous *r = o->joined;
     struct cmd_nodes *nodes = &o->nodes;
     const char **host_of = zt_arena_alloc(&o->arena, (size_t)r->m.world, sizeof *host_of);
+    int *slots = zt_arena_alloc(&o->arena, (size_t)r->m.world, sizeof *slots);
+    nodes->slots = slots;
     nodes->v = zt_arena_alloc(&o->arena, (size_t)r->m.world, sizeof *nodes->v);
     nodes->from = r->m.by;
     nodes->host_of = host_of;
@@ -130,12 +133,14 @@ static int take_hosts(struct cmd_options *o)
         if (code)
             return code;
         n = count_host(r, first);
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
+            slots[nodes->n_ranks] = i;
             host_of[nodes->n_ranks++] = r->v[first].host;
+        }
         nodes->most = ZT_MAX(nodes->most, n);
         nodes->v[nodes->n++] = (struct zt_launch_node){
             .n_workers = n, .party = first ? p : NULL, .address = first ? p->address : r->address};
-        if (first && p->agent_fd < 0) {
+        if (first && p->n_agents == 0) {
             cmd_error("the process of rank %d is the first on %s, but its local rank is %d", first,
                       p->host, p->local_rank);
             return ZT_EXIT_INPUT;

@@ -72,7 +72,7 @@ int cmd_slurm_start(struct cmd_options *o, void (*notice)(void *ctx, const char 
                     int *sig, struct zt_err *err)
 {
     *sig = 0;
-    if (!cmd_by_slurm(o))
+    if (!cmd_by_slurm(o) || o->joined)
         return 0;
     const int n = o->nodes.n;
     const char **hosts = zt_arena_alloc(&o->arena, (size_t)n, sizeof *hosts);

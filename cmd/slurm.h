@@ -12,7 +12,7 @@ int cmd_slurm_check(const struct zt_hosts *h, const char *hostfile,
                     struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * With --launcher=slurm, just before training: srun on the hosts of o->nodes, and all of them have joined after.
+ * With --launcher=slurm, and once: srun on the hosts of o->nodes, and all of them have joined after.
  * notice: what srun says. *sig: the signal that ended it.
  */
 int cmd_slurm_start(struct cmd_options *o, void (*notice)(void *ctx, const char *text), void *ctx,

@@ -201,6 +201,25 @@ static const char *why(const struct outcome *end)
     return end->rc ? end->err.msg : end->result.summary;
 }
 
+static void srun_said(void *ctx, const char *text)
+{
+    struct job *j = ctx;
+    if (j->first_ranks) /* the display is there */
+        display_notice(&j->display, text);
+    else
+        cmd_error("%s", text);
+}
+
+/* With --launcher=slurm. 0, or an exit code after a message. */
+static int start_srun(struct job *j)
+{
+    struct zt_err err = {0};
+    int sig, rc = cmd_slurm_start(&j->o, srun_said, j, &sig, &err);
+    if (rc)
+        cmd_error("%s", err.msg);
+    return sig ? 128 + sig : rc ? zt_exit_code(rc) : 0;
+}
+
 static void launch(struct job *j, struct outcome *end)
 {
     struct zt_launch_node local[16];
@@ -235,7 +254,7 @@ static void launch(struct job *j, struct outcome *end)
                  .flush = display_flush},
     };
     int sig;
-    end->rc = cmd_slurm_start(&j->o, display_notice, &j->display, &sig, &end->err);
+    end->rc = cmd_slurm_start(&j->o, srun_said, j, &sig, &end->err);
     opts.joined = j->o.joined;
     opts.srun = j->o.srun;
     if (!end->rc)
@@ -310,6 +329,8 @@ static int set_up(struct job *j)
     int code = cmd_hosts_train(&j->o);
     if (!code && !j->first_ranks)
         code = find_env(j);
+    if (!code && strcmp(j->o.device, "cpu") != 0) /* its hosts are asked for their GPUs */
+        code = start_srun(j);
     if (!code)
         code = cmd_pick_devices(&j->o, &j->env, &j->dev);
     if (!code && j->first_ranks)

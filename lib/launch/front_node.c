@@ -18,6 +18,8 @@
 static int start_joined(struct front_node *n, struct zt_err *err)
 {
     int fd = zt_party_start_agent(n->party);
+    if (fd < 0)
+        return zt_err_set(err, ZT_EUNSUPPORTED, "%s cannot start another agent", n->host);
     int rc = zt_link_open(&n->link, fd, fd, err);
     if (rc)
         close(fd);

@@ -3,7 +3,8 @@
  * our own srun (srun.h), one on each host. They meet here; from then on it is a job like any other (launch.h).
  *
  *     process of rank 0            is the front end: it listens until all others are there, then closes its ports
- *     first process of each host   connects a second time, for an agent, which it starts when it is told to
+ *     first process of each host   connects twice more, for agents, which it starts when it is told to: one that
+ *                                  is asked what the host has, and the job's
  *     every other process          holds its connection and waits
  *
  * In the end each leaves with the job's exit code. Agents start all workers, so a process that only waits stands
@@ -36,6 +37,7 @@ enum {
     ZT_JOB_ID_BYTES = 20,       /* as many as tcp_hello.mesh has */
     ZT_RENDEZVOUS_PORT = 29500, /* where no other is told */
     ZT_RENDEZVOUS_S = 60,
+    ZT_PARTY_AGENTS = 2, /* of the first process of a host */
     ZT_HOST_TEXT = 256,
     ZT_CPUS_MAX_BYTES = 1024, /* of an affinity mask */
 };
@@ -100,7 +102,8 @@ struct zt_party {
     struct zt_str cpus;              /* bytes of its affinity mask */
     char *visible;                   /* its CUDA_VISIBLE_DEVICES, or NULL */
     struct zt_link link;             /* not open: us */
-    int agent_fd;                    /* a connection for an agent; -1: none (any more) */
+    int agent_fds[ZT_PARTY_AGENTS];  /* connections for agents; -1: handed on */
+    int n_agents, n_started;         /* that have come; that were handed on */
     int n_signals;                   /* that it got */
     bool gone;
 };
@@ -133,7 +136,10 @@ int zt_rendezvous_step(struct zt_rendezvous *r, int ms, struct zt_err *err) ZT_M
 const char *zt_party_name(const struct zt_rendezvous *r, const struct zt_party *p, char *buf,
                           size_t buf_bytes);
 
-/* Tell it to start its agent. Returns the connection to that, which is now the caller's. */
+/*
+ * Tell it to start an agent. Returns the connection to that, which is now the caller's; -1: it has started as
+ * many as it can.
+ */
 int zt_party_start_agent(struct zt_party *p);
 
 /* Read once, without blocking: 0: nothing to tell; a signal that it got; ZT_EPEER: it has ended. */

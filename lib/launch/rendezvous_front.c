@@ -62,7 +62,8 @@ int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_r
     r->shakes = zt_xcalloc(STRANGERS_MAX, sizeof *r->shakes);
     for (int i = 0; i < m->world; i++) {
         r->v[i].rank = i;
-        r->v[i].agent_fd = -1;
+        for (int k = 0; k < ZT_PARTY_AGENTS; k++)
+            r->v[i].agent_fds[k] = -1;
     }
     if (m->rank >= 0)
         zt_party_describe(&r->v[m->rank], m->rank, m->local_rank, host);
@@ -209,7 +210,7 @@ static int let_in(struct zt_rendezvous *r, struct zt_shake *s, struct zt_err *er
     struct zt_party *p = &r->v[s->hello.from];
     const int fd = s->fd;
     s->fd = -1;
-    if (s->hello.channel == ZT_PARTY_AGENT ? p->agent_fd >= 0 : p->link.open) {
+    if (s->hello.channel == ZT_PARTY_AGENT ? p->n_agents == ZT_PARTY_AGENTS : p->link.open) {
         char why[160];
         snprintf(
             why, sizeof why,
@@ -221,7 +222,7 @@ static int let_in(struct zt_rendezvous *r, struct zt_shake *s, struct zt_err *er
     if (!s->local)
         zt_meeting_keepalive(fd);
     if (s->hello.channel == ZT_PARTY_AGENT) {
-        p->agent_fd = fd;
+        p->agent_fds[p->n_agents++] = fd;
         return 0;
     }
     if (s->local || !peer_text(fd, p->address, sizeof p->address))
@@ -364,7 +365,7 @@ int zt_party_read(struct zt_party *p)
 
 static bool is_there(const struct zt_party *p)
 {
-    return p->told && (!p->link.open || p->local_rank > 0 || p->agent_fd >= 0);
+    return p->told && (!p->link.open || p->local_rank > 0 || p->n_agents == ZT_PARTY_AGENTS);
 }
 
 static int missing(const struct zt_rendezvous *r, struct zt_err *err)
@@ -469,8 +470,10 @@ int zt_rendezvous_wait(struct zt_rendezvous *r, struct zt_err *err)
 
 int zt_party_start_agent(struct zt_party *p)
 {
-    int fd = p->agent_fd;
-    p->agent_fd = -1;
+    if (p->n_started == p->n_agents)
+        return -1;
+    int fd = p->agent_fds[p->n_started];
+    p->agent_fds[p->n_started++] = -1;
     zt_frame_put(&p->link.out, ZT_FRAME_START, NULL, 0);
     zt_link_flush(&p->link);
     return fd;
@@ -491,7 +494,8 @@ void zt_rendezvous_leave(struct zt_rendezvous *r, int exit_code)
             zt_link_flush(&p->link);
         }
         zt_link_close(&p->link);
-        close_fd(&p->agent_fd);
+        for (int k = 0; k < ZT_PARTY_AGENTS; k++)
+            close_fd(&p->agent_fds[k]);
         zt_str_release(&p->cpus);
         free(p->visible);
     }

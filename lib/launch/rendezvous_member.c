@@ -226,23 +226,26 @@ static int dial(const struct zt_meeting *m, enum zt_party_kind kind, int *out, s
 struct member {
     struct zt_link link;
     int sig_fd;
-    int agent_sock; /* the connection for an agent; -1: none (any more) */
-    pid_t agent;    /* 0: none */
-    int exit_code;  /* -1: not told yet */
+    int socks[ZT_PARTY_AGENTS]; /* connections for agents */
+    int n_socks, n_started;     /* that there are; that agents have */
+    int n_alive;                /* agents */
+    int exit_code;              /* -1: not told yet */
 };
 
-/* Of the agent, nothing is told here: the front end is at its other end. */
+/* Of an agent, nothing is told here: the front end is at its other end. */
 static int start_agent(struct member *m, struct zt_err *err)
 {
-    if (m->agent_sock < 0 || m->agent)
-        return zt_err_set(err, ZT_EPROTO, "a second START frame, or one that is not for us");
-    errno = zt_spawn_agent(&m->agent, NULL, m->agent_sock, STDERR_FILENO, true);
-    close(m->agent_sock);
-    m->agent_sock = -1;
-    if (!errno)
-        return 0;
-    m->agent = 0;
-    return zt_err_errno(err, ZT_ESYS, "cannot start the agent (/proc/self/exe)");
+    pid_t pid;
+    if (m->n_started == m->n_socks)
+        return zt_err_set(err, ZT_EPROTO, "a START frame too many, or one that is not for us");
+    int *sock = &m->socks[m->n_started++];
+    errno = zt_spawn_agent(&pid, NULL, *sock, STDERR_FILENO, true);
+    close(*sock);
+    *sock = -1;
+    if (errno)
+        return zt_err_errno(err, ZT_ESYS, "cannot start the agent (/proc/self/exe)");
+    m->n_alive++;
+    return 0;
 }
 
 static int take_frame(struct member *m, const struct zt_frame *f, struct zt_err *err)
@@ -285,8 +288,8 @@ static void read_signals(struct member *m)
     struct signalfd_siginfo si;
     while (read(m->sig_fd, &si, sizeof si) == sizeof si) {
         if (si.ssi_signo == SIGCHLD) {
-            if (m->agent && waitpid(m->agent, NULL, WNOHANG) == m->agent)
-                m->agent = 0;
+            while (waitpid(-1, NULL, WNOHANG) > 0)
+                m->n_alive--;
             continue;
         }
         size_t at = zt_frame_begin(&m->link.out, ZT_FRAME_SIGNAL);
@@ -312,12 +315,12 @@ static int wait_for_end(struct member *m, struct zt_err *err)
 }
 
 /* Who is first to see us leave may take it that nothing of us is left. */
-static void wait_for_agent(struct member *m)
+static void wait_for_agents(struct member *m)
 {
     int64_t end_ns = zt_now_ns() + AGENT_MS * (int64_t)1000000;
-    if (m->agent_sock >= 0)
-        close(m->agent_sock);
-    while (m->agent && zt_now_ns() < end_ns) {
+    while (m->n_started < m->n_socks)
+        close(m->socks[m->n_started++]);
+    while (m->n_alive > 0 && zt_now_ns() < end_ns) {
         struct pollfd p = {.fd = m->sig_fd, .events = POLLIN};
         poll(&p, 1, ZT_POLL_MS);
         read_signals(m);
@@ -342,7 +345,7 @@ static int block_signals(struct member *m, sigset_t *before, struct zt_err *err)
 int zt_member_run(const struct zt_meeting *meeting, const char *host, int *exit_code,
                   struct zt_err *err)
 {
-    struct member m = {.agent_sock = -1, .exit_code = -1};
+    struct member m = {.exit_code = -1};
     sigset_t before;
     int fd = -1;
     prctl(PR_SET_NAME, "zerotrain-wait");
@@ -353,11 +356,12 @@ int zt_member_run(const struct zt_meeting *meeting, const char *host, int *exit_
         rc = block_signals(&m, &before, err);
     if (!rc) {
         send_party(&m.link, meeting, host);
-        if (meeting->local_rank <= 0)
-            rc = dial(meeting, ZT_PARTY_AGENT, &m.agent_sock, err);
+        while (!rc && meeting->local_rank <= 0 && m.n_socks < ZT_PARTY_AGENTS)
+            if ((rc = dial(meeting, ZT_PARTY_AGENT, &m.socks[m.n_socks], err)) == 0)
+                m.n_socks++;
         if (!rc)
             rc = wait_for_end(&m, err);
-        wait_for_agent(&m);
+        wait_for_agents(&m);
         close(m.sig_fd);
         sigprocmask(SIG_SETMASK, &before, NULL);
     }

@@ -70,6 +70,14 @@ verdict "a GPU is left out" '*' 'GPU 1 is left out from now on: rank 1 failed tw
 [ "$gpu" = CUDA_VISIBLE_DEVICES=2 ] || fail "a GPU is left out" "rank 1 has $gpu"
 grep -q 'batch 6 = .* x 2 ranks' "$tmp/out" || fail "a GPU is left out" "the batch is another"
 
+# Hosts of an allocation are asked for their GPUs, and trained on, by one srun (played).
+mkdir "$tmp/bin"
+ln -s "$PWD/test/fault/srun.bash" "$tmp/bin/srun"
+CUSIM_DEVICES=2 PATH=$tmp/bin:$PATH SLURM_JOB_NODELIST='n[1-2]' SLURM_TASKS_PER_NODE=1,2 ZT_TCP_INTERFACE=lo \
+    train --launcher=slurm --collectives=staged
+hit 9 "$(for p in $(marked); do grep -lsx zerotrain-r2 "/proc/$p/comm"; done | cut -d/ -f3)"
+soon "kill -9 of a rank on a host that srun reaches" 137 'rank 2 on n2 failed first: signal 9'
+
 CUSIM_DEVICES=1 start --device=cuda --num_gpus=1 --devices_per_gpu=2 --collectives=nccl \
     --log_dir="$tmp/run$case_no" "$tmp/tiny.yaml"
 verdict "two ranks on one GPU by NCCL are refused" 2 'NCCL refuses two workers on one GPU'

@@ -233,24 +233,7 @@ exec {silent}>&-
 # ---- --launcher=slurm, with an srun that plays hosts (slurm.sh has the real one) ----
 
 mkdir "$tmp/bin"
-cat >"$tmp/bin/srun" <<'SRUN'
-#!/usr/bin/env bash
-umask 077
-cat >"$0.ticket"
-while [[ $1 == --* ]]; do
-    [[ $1 != --nodelist=* ]] || IFS=, read -ra hosts <<<"${1#*=}"
-    shift
-done
-rc=0
-for i in "${!hosts[@]}"; do
-    SLURM_PROCID=$i SLURMD_NODENAME=${hosts[i]} "$@" <"$0.ticket" &
-done
-for i in "${hosts[@]}"; do
-    wait -n || rc=$?
-done
-exit $rc
-SRUN
-chmod +x "$tmp/bin/srun"
+ln -s "$PWD/test/fault/srun.bash" "$tmp/bin/srun"
 slurm=(env PATH="$tmp/bin:$PATH" SLURM_JOB_NODELIST='n[1-2]' 'SLURM_TASKS_PER_NODE=2,1' ZT_TCP_INTERFACE=lo)
 allocated() { # OPTION...
     case_no=$((case_no + 1))

@@ -134,8 +134,7 @@ TEST(a_job_has_an_id_of_its_own)
         TORCH(1, 4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=b",
         TORCH(1, 4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=a TORCHELASTIC_RESTART_COUNT=1",
         OMPI(4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=a",
-        "RANK=1 WORLD_SIZE=5 LOCAL_RANK=0 LOCAL_WORLD_SIZE=5 MASTER_PORT=4000 "
-        "TORCHELASTIC_RUN_ID=a",
+        TORCH(1, 4) "MASTER_PORT=4000 TORCHELASTIC_RUN_ID=a MASTER_ADDR=b",
     };
     struct zt_meeting a, b;
     struct zt_err err;
@@ -255,7 +254,7 @@ TEST(by_tcp_too)
     pids[2] = join(&m, 2, -1, &says[2]);
     CHECK_OK(zt_rendezvous_wait(&r, &err), err);
     CHECK_STR(r.v[1].address, "127.0.0.1");
-    CHECK(r.v[1].agent_fd >= 0 && r.v[2].agent_fd >= 0);
+    CHECK(r.v[1].n_agents == ZT_PARTY_AGENTS && r.v[2].n_agents == ZT_PARTY_AGENTS);
     check_all_leave(&m, &r, pids, says);
 }
 
