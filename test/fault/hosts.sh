@@ -119,10 +119,11 @@ within 5 "a host that is slow to start" 130 'finishing this step'
 
 # ---- zerotrain doctor ----
 
+recipe=()
 examine() { # NAME CODE PATTERN...: that is its exit code, and each pattern is on a line.
     local name=$1 code=$2 got pattern why=
     shift 2
-    timeout 60 "$zerotrain" doctor --device=cpu --hostfile="$tmp/three" >"$tmp/out" 2>"$tmp/err"
+    timeout 60 "$zerotrain" doctor --device=cpu --hostfile="$tmp/three" "${recipe[@]}" >"$tmp/out" 2>"$tmp/err"
     got=$?
     [ "$got" = "$code" ] || why="exit code $got, not $code"
     for pattern; do
@@ -209,6 +210,10 @@ if small_there "$tmp/nvme" && small_there "$tmp/ck"; then
     struck=$SECONDS
     go --set checkpoint.dir="$tmp/ck"
     within 10 "a folder of checkpoints that one host does not share" 3 'one that all hosts share'
+    recipe=(--set checkpoint.dir="$tmp/ck" recipes/quickstart.yaml)
+    examine "doctor of a folder that one host does not share" 1 '^zt2, 1 slot: 1 failure, 1 warning$' \
+        'warn +checkpoints +.*/ck: [0-9.]+ MiB free' 'FAIL +shared folder .*/ck is another folder than on the first host' \
+        '^not ready: 1 failure'
 else
     echo "skip hosts the disk of one host is full: no mounts here"
 fi
