@@ -52,7 +52,8 @@ static double agents(struct rig *r, int n, bool by_client)
         r->target[i].program = self;
         if (by_client)
             r->target[i].config = NULL;
-        nodes[i] = (struct zt_launch_node){1, &r->target[i], "127.0.0.1"};
+        nodes[i] =
+            (struct zt_launch_node){.n_workers = 1, .ssh = &r->target[i], .address = "127.0.0.1"};
     }
     r->n = 0;
     const struct zt_launch_opts opts = {
