@@ -61,7 +61,7 @@ static double agents(struct rig *r, int n, bool by_client)
         .n_nodes = n,
         .nodes = nodes,
         .program = words,
-        .sink = {&count, on_line, on_report, on_notice, NULL, NULL}};
+        .sink = {.ctx = &count, .line = on_line, .report = on_report, .notice = on_notice}};
     const int64_t start_ns = zt_now_ns();
     int rc = zt_launch_run(&opts, &result, &err);
     if (rc || result.exit_code || count.n_up != n) {
