@@ -7,6 +7,8 @@
 #include "base/arena.h"
 #include "base/size.h"
 
+enum { HUGE_PAGE = 2 << 20 };
+
 struct result {
     int64_t job; /* the last one that is over; below 0: none */
     struct zt_err err;
@@ -14,7 +16,8 @@ struct result {
 
 struct zt_ring {
     struct zt_ring_opts o;
-    unsigned char *slots; /* (n_slots, slot_bytes) */
+    unsigned char *slots; /* (n_slots, slot_bytes), in the mapping */
+    void *mapping;
     size_t mapped;
     pthread_mutex_t lock;
     pthread_cond_t allowed, over;
@@ -65,16 +68,22 @@ static int start_threads(struct zt_ring *r, struct zt_err *err)
               : 0;
 }
 
-/* Mapped, not of malloc: it goes back to the system with the ring. */
+/*
+ * Mapped, not of malloc: it goes back to the system with the ring. In huge pages where there are some: a
+ * direct transfer holds every page that it moves, and with small ones has half the rate.
+ */
 static int map_slots(struct zt_ring *r, struct zt_err *err)
 {
     const size_t stride = zt_align_size(r->o.slot_bytes, ZT_RING_ALIGN);
+    const size_t bytes = (size_t)r->o.n_slots * stride;
     r->o.slot_bytes = stride;
-    r->mapped = (size_t)r->o.n_slots * stride;
+    r->mapped = bytes + HUGE_PAGE;
     void *p = mmap(NULL, r->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return zt_err_errno(err, ZT_ENOMEM, "%d buffers of %zu bytes", r->o.n_slots, stride);
-    r->slots = p;
+    r->mapping = p;
+    r->slots = (unsigned char *)p + (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE);
+    madvise(r->slots, bytes, MADV_HUGEPAGE); /* advice: small pages work too */
     return 0;
 }
 
@@ -113,8 +122,8 @@ void zt_ring_free(struct zt_ring *r)
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->allowed);
     pthread_cond_destroy(&r->over);
-    if (r->slots)
-        munmap(r->slots, r->mapped);
+    if (r->mapping)
+        munmap(r->mapping, r->mapped);
     free(r);
 }
 
