@@ -10,7 +10,8 @@ enum {
     N_WORDS = N_SUBKEYS + 4 * 256,
     HASH_BYTES = 32,
     MAX_KEY_BYTES = 1024,
-    MAX_ROUNDS = 1 << 16, /* many minutes: nobody's key */
+    MAX_ROUNDS =
+        1024, /* seconds, in which the caller does nothing else; ssh-keygen takes 16 or 24 */
 };
 
 /* Blowfish: 18 subkeys, then 4 boxes of 256 words. */
@@ -148,7 +149,8 @@ int zt_bcrypt_pbkdf(const char *pass, size_t pass_len, const uint8_t *salt, size
 {
     if (!pass_len || !salt_len || salt_len > 1 << 20 || !n || n > MAX_KEY_BYTES || !rounds ||
         rounds > MAX_ROUNDS)
-        return zt_err_set(err, ZT_EINPUT, "bcrypt: %zu bytes of salt, %u rounds", salt_len, rounds);
+        return zt_err_set(err, ZT_EUNSUPPORTED, "bcrypt: %zu bytes of salt, %u rounds", salt_len,
+                          rounds);
     uint8_t digest[SHA512_DIGEST_LENGTH], block[HASH_BYTES];
     struct blowfish *pi = zt_xcalloc(1, sizeof *pi);
     uint8_t *counted = zt_xcalloc(salt_len + 4, 1);

@@ -10,7 +10,7 @@
 
 /*
  * n bytes of key, n at most 1024, from a passphrase and a salt that are not empty. Takes about 10 ms a round
- * and 32 bytes. ZT_EINPUT: the arguments are out of range.
+ * and 32 bytes. ZT_EUNSUPPORTED: the arguments are out of range; of rounds there are 1024 at most.
  */
 int zt_bcrypt_pbkdf(const char *pass, size_t pass_len, const uint8_t *salt, size_t salt_len,
                     uint32_t rounds, uint8_t *key, size_t n, struct zt_err *err) ZT_MUST_CHECK;

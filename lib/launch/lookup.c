@@ -81,6 +81,7 @@ int zt_lookup_start(const char *name, int port, int family, int wake_fd, struct 
         return 0;
     int rc = zt_err_errno(err, ZT_ESYS, "cannot look up %s", name);
     zt_lookup_release(l);
+    *out = NULL;
     return rc;
 }
 

@@ -178,6 +178,54 @@ static bool look_up(struct ssh2_host *h, int64_t now_ns)
 
 /* ---- a session ---- */
 
+static bool has_word(const char *const *words, int n, const char *word, size_t len)
+{
+    for (int i = 0; i < n; i++)
+        if (strlen(words[i]) == len && memcmp(words[i], word, len) == 0)
+            return true;
+    return false;
+}
+
+/*
+ * What the configuration allows, in its order, of what libssh2 has: it would offer all of that, and 1.10 has what
+ * nobody should use any more.
+ */
+static int prefer(struct ssh2_host *h, int method, const char *allowed)
+{
+    const char **words;
+    struct zt_str both = {0};
+    const int n = allowed ? libssh2_session_supported_algs(h->session, method, &words) : 0;
+    if (n <= 0)
+        return n;
+    for (const char *p = allowed; *p; p += *p == ',') {
+        const size_t len = strcspn(p, ",");
+        if (has_word(words, n, p, len))
+            zt_str_printf(&both, "%s%.*s", both.len ? "," : "", (int)len, p);
+        p += len;
+    }
+    libssh2_free(h->session, (void *)words);
+    const int rc = both.len ? libssh2_session_method_pref(h->session, method, both.buf)
+                            : LIBSSH2_ERROR_METHOD_NOT_SUPPORTED;
+    zt_str_release(&both);
+    return rc;
+}
+
+static int prefer_all(struct ssh2_host *h)
+{
+    const struct {
+        int method;
+        const char *allowed;
+    } rows[] = {{LIBSSH2_METHOD_KEX, h->config->kex_algorithms},
+                {LIBSSH2_METHOD_CRYPT_CS, h->config->ciphers},
+                {LIBSSH2_METHOD_CRYPT_SC, h->config->ciphers},
+                {LIBSSH2_METHOD_MAC_CS, h->config->macs},
+                {LIBSSH2_METHOD_MAC_SC, h->config->macs}};
+    int rc = 0;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(rows) && !rc; i++)
+        rc = prefer(h, rows[i].method, rows[i].allowed);
+    return rc;
+}
+
 static bool open_session(struct ssh2_host *h, int64_t now_ns)
 {
     struct zt_str methods = {0};
@@ -193,8 +241,16 @@ static bool open_session(struct ssh2_host *h, int64_t now_ns)
     if (h->session) {
         libssh2_session_set_blocking(h->session, 0);
         rc = libssh2_session_method_pref(h->session, LIBSSH2_METHOD_HOSTKEY, methods.buf);
+        if (!rc)
+            rc = prefer_all(h);
     }
     zt_str_release(&methods);
+    if (rc == LIBSSH2_ERROR_METHOD_NOT_SUPPORTED)
+        return ssh2_need_client(
+            h,
+            "libssh2 %s has none of the KexAlgorithms, Ciphers or MACs that its "
+            "configuration allows",
+            libssh2_version(0));
     if (!h->session || rc)
         return ssh2_need_client(h, "libssh2 %s: %s", libssh2_version(0), ssh2_error(h));
     h->state = SSH2_GREETING;

@@ -24,6 +24,7 @@ struct zt_ssh_config {
     const char *proxy_jump, *proxy_command;
     const char *client_only;    /* a setting that only the client carries out, or NULL */
     const char *address_family; /* "any", "inet", "inet6" */
+    const char *ciphers, *macs, *kex_algorithms; /* that may be used, by commas, best first */
     const char *identity_agent; /* "SSH_AUTH_SOCK" or a path; NULL: that of the environment */
     bool no_agent;              /* identityagent none */
     bool identities_only;       /* of the agent's keys only those of identity_files */

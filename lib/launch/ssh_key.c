@@ -374,9 +374,15 @@ static int blob_of_pkey(struct zt_ssh_key *key, struct zt_err *err)
         return zt_err_set(err, ZT_EUNSUPPORTED, "the key %s is neither ed25519 nor ecdsa",
                           key->path);
     zt_ssh_put_string(&blob, point, n);
-    set_blob(key, blob.buf, blob.len);
+    /* Who offered the key of PATH.pub has made room for a signature of that one. */
+    const bool other =
+        key->blob && (key->blob_len != blob.len || memcmp(key->blob, blob.buf, blob.len) != 0);
+    if (!other)
+        set_blob(key, blob.buf, blob.len);
     zt_str_release(&blob);
-    return 0;
+    return other ? zt_err_set(err, ZT_EUNSUPPORTED, "%s.pub is of another key than %s", key->path,
+                              key->path)
+                 : 0;
 }
 
 /* A line "type base64 comment"; whether it is one. */
@@ -418,8 +424,14 @@ static int open_pem(struct zt_ssh_key *key, const char *pass, struct zt_err *err
     BIO *bio = BIO_new_mem_buf(key->text.buf, (int)key->text.len);
     key->pkey = bio ? PEM_read_bio_PrivateKey(bio, NULL, give_pass, (char *)pass) : NULL;
     BIO_free(bio);
-    if (key->pkey)
-        return blob_of_pkey(key, err);
+    if (key->pkey) {
+        int rc = blob_of_pkey(key, err);
+        if (rc) {
+            EVP_PKEY_free(key->pkey);
+            key->pkey = NULL;
+        }
+        return rc;
+    }
     if (!strstr(key->text.buf, "ENCRYPTED"))
         return zt_err_set(err, ZT_EUNSUPPORTED, "the key %s cannot be read", key->path);
     if (pass)

@@ -130,9 +130,14 @@ TEST(bcrypt_gives_what_others_have_published)
         CHECK(memcmp(key, cases[i].key, sizeof key) == 0);
     }
     uint8_t key[32];
-    CHECK_INT(zt_bcrypt_pbkdf("", 0, (const uint8_t *)"salt", 4, 4, key, 32, &err), ZT_EINPUT);
-    CHECK_INT(zt_bcrypt_pbkdf("a", 1, (const uint8_t *)"salt", 4, 0, key, 32, &err), ZT_EINPUT);
-    CHECK_INT(zt_bcrypt_pbkdf("a", 1, (const uint8_t *)"salt", 4, 4, key, 0, &err), ZT_EINPUT);
+    CHECK_INT(zt_bcrypt_pbkdf("", 0, (const uint8_t *)"salt", 4, 4, key, 32, &err),
+              ZT_EUNSUPPORTED);
+    CHECK_INT(zt_bcrypt_pbkdf("a", 1, (const uint8_t *)"salt", 4, 0, key, 32, &err),
+              ZT_EUNSUPPORTED);
+    CHECK_INT(zt_bcrypt_pbkdf("a", 1, (const uint8_t *)"salt", 4, 1025, key, 32, &err),
+              ZT_EUNSUPPORTED);
+    CHECK_INT(zt_bcrypt_pbkdf("a", 1, (const uint8_t *)"salt", 4, 4, key, 0, &err),
+              ZT_EUNSUPPORTED);
 }
 
 TEST(keys_as_ssh_keygen_makes_them_sign)
@@ -179,6 +184,25 @@ TEST(keys_with_a_passphrase_are_unlocked_once)
         CHECK_OK(zt_ssh_key_unlock(&key, "whatever", &err), err); /* it is open */
         zt_ssh_key_release(&key);
     }
+    teardown();
+}
+
+/* Whoever offers the key of the file k.pub has made room for its signatures. */
+TEST(a_pub_file_of_another_key)
+{
+    RIG;
+    struct zt_ssh_key key;
+    struct zt_err err;
+    CHECK_INT(sh("ssh-keygen -q -t ecdsa -b 521 -m PEM -N secret -f k; rm k.pub;"
+                 "ssh-keygen -q -t ed25519 -N '' -f l; mv l.pub k.pub"),
+              0);
+    CHECK_OK(zt_ssh_key_read(at("k"), &key, &err), err);
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(zt_ssh_key_unlock(&key, "secret", &err), ZT_EUNSUPPORTED);
+        CHECK(strstr(err.msg, "k.pub is of another key than "));
+        CHECK(!key.pkey && is_pub(&key, "k.pub"));
+    }
+    zt_ssh_key_release(&key);
     teardown();
 }
 
