@@ -227,6 +227,13 @@ int zt_meeting_of_env(const struct zt_env *env, const struct zt_place *place,
 
 /* ---- what both ends do ---- */
 
+bool zt_is_same_user(int fd)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == geteuid();
+}
+
 socklen_t zt_meeting_unix(const struct zt_meeting *m, struct sockaddr_storage *out)
 {
     struct sockaddr_un *un = (struct sockaddr_un *)out;
@@ -245,7 +252,7 @@ void zt_meeting_hello(const struct zt_meeting *m, int rank, enum zt_party_kind k
 {
     _Static_assert(sizeof out->mesh == ZT_JOB_ID_BYTES, "the id fills that field");
     memset(out, 0, sizeof *out);
-    memcpy(out->magic, "ztjoin1\n", sizeof out->magic);
+    memcpy(out->magic, "ztjoin2\n", sizeof out->magic);
     out->from = rank;
     out->channel = kind;
     out->n_nodes = m->world;

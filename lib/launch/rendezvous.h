@@ -16,8 +16,9 @@
  * that the other is of the same user. Between hosts by TCP at an address and port that all know, which is
  * open until all are there, at that one address. Every connection is proven as tcp_auth.h says, with
  * HELLO.from the rank, .channel the kind of connection, .n_nodes the number of processes and .mesh the job's id:
- * what its processes have in common, and no other job has. Strangers and garbage change nothing; what goes on between
- * hosts afterwards is neither encrypted nor signed (tcp.h).
+ * what its processes have in common, and no other job has; by a key of that connection alone (zt_meeting_key()), so
+ * there must be no translation of addresses between hosts. Strangers and garbage change nothing; what goes on between
+ * hosts afterwards, the environment of workers among it, is neither encrypted nor signed (tcp.h).
  *
  * Frames. Up: HELLO, PARTY (who), SIGNAL. Down: HELLO, START (the agent), LEAVE (the exit code), FAIL.
  *
@@ -69,6 +70,9 @@ int zt_meeting_of_env(const struct zt_env *env, const struct zt_place *place,
 /* ZT_JOIN_SECONDS; NULL: not set. */
 int zt_join_seconds(const char *text, int *out, struct zt_err *err) ZT_MUST_CHECK;
 
+/* The kernel tells who listens at the other end of a Unix socket, or connects. */
+bool zt_is_same_user(int fd);
+
 /* Name of the Unix socket; returns its length. */
 socklen_t zt_meeting_unix(const struct zt_meeting *m, struct sockaddr_storage *out);
 
@@ -81,6 +85,13 @@ int zt_meeting_listen(const struct zt_meeting *m, int *fd, char *address, size_t
 
 /* "10.0.0.1" or "fd00::1", and the port. False: no IP address. */
 bool zt_ip_text(const struct sockaddr_storage *a, char *buf, size_t buf_bytes, int *port);
+
+/*
+ * What both ends sign with: the secret and, between hosts, the addresses and ports of this connection's two ends, so
+ * that who passes on what others say proves nothing. role: ours. False: the ends cannot be told.
+ */
+bool zt_meeting_key(const struct zt_meeting *m, int fd, enum tcp_role role,
+                    uint8_t key[TCP_SECRET_BYTES]);
 
 /* What is said first, and signed. */
 enum zt_party_kind { ZT_PARTY_PROCESS, ZT_PARTY_AGENT, ZT_N_PARTY_KINDS };

@@ -35,6 +35,18 @@ struct zt_shake {
 
 /* ---- listening ---- */
 
+/* Somebody else listens by that name. */
+static bool is_squatted(const struct sockaddr_storage *at, socklen_t len)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return false;
+    bool other = connect(fd, (const struct sockaddr *)at, len) == 0 && !zt_is_same_user(fd);
+    close(fd);
+    return other;
+}
+
+/* Where another user has taken the name, processes of this host come by TCP, if there is any. */
 static int listen_unix(struct zt_rendezvous *r, struct zt_err *err)
 {
     struct sockaddr_storage at;
@@ -44,6 +56,11 @@ static int listen_unix(struct zt_rendezvous *r, struct zt_err *err)
         return zt_err_errno(err, ZT_ESYS, "socket");
     if (bind(r->unix_fd, (struct sockaddr *)&at, len) == 0 && listen(r->unix_fd, BACKLOG) == 0)
         return 0;
+    if (errno == EADDRINUSE && r->m.host[0] && is_squatted(&at, len)) {
+        close(r->unix_fd);
+        r->unix_fd = -1;
+        return 0;
+    }
     if (errno == EADDRINUSE)
         return zt_err_set(err, ZT_EINPUT,
                           "another job that %s has started on this host cannot be told from this "
@@ -103,12 +120,10 @@ static void forget(struct zt_rendezvous *r, int i)
     r->shakes[i] = r->shakes[--r->n_shakes];
 }
 
-/* Room for one more: perhaps the place of who has been silent for longest. */
-static bool make_room(struct zt_rendezvous *r)
+/* Who has been silent for longest goes. False: nobody has been for long. */
+static bool forget_oldest(struct zt_rendezvous *r)
 {
     int oldest = 0;
-    if (r->n_shakes < STRANGERS_MAX)
-        return true;
     for (int i = 1; i < r->n_shakes; i++)
         if (r->shakes[i].since_ns < r->shakes[oldest].since_ns)
             oldest = i;
@@ -118,24 +133,20 @@ static bool make_room(struct zt_rendezvous *r)
     return true;
 }
 
-/* The kernel tells who is at the other end of a Unix socket. */
-static bool is_same_user(int fd)
-{
-    struct ucred who;
-    socklen_t len = sizeof who;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == geteuid();
-}
-
 static int accept_all(struct zt_rendezvous *r, int listen_fd, struct zt_err *err)
 {
-    while (listen_fd >= 0 && make_room(r)) {
+    while (listen_fd >= 0 && (r->n_shakes < STRANGERS_MAX || forget_oldest(r))) {
         int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-            return zt_err_errno(err, ZT_ESYS, "%d processes join; see `ulimit -n`", r->m.world);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+            if (r->n_shakes == 0)
+                return zt_err_errno(err, ZT_ESYS, "%d processes join; see `ulimit -n`", r->m.world);
+            (void)forget_oldest(r); /* strangers hold descriptors, too */
+            return 0;
+        }
         if (fd < 0)
             return 0;
         bool local = listen_fd == r->unix_fd;
-        if (local && !is_same_user(fd)) {
+        if (local && !zt_is_same_user(fd)) {
             close(fd);
             continue;
         }
@@ -256,11 +267,13 @@ static bool advance(struct zt_rendezvous *r, struct zt_shake *s, int *rc, struct
                 return false;
             continue;
         }
-        if (!zt_tcp_proves(r->m.secret, TCP_DIALS, &s->hello, s->nonce, s->proof)) {
+        uint8_t key[TCP_SECRET_BYTES];
+        if (!zt_meeting_key(&r->m, s->fd, TCP_LISTENS, key) ||
+            !zt_tcp_proves(key, TCP_DIALS, &s->hello, s->nonce, s->proof)) {
             note_refused(r, s);
             return false;
         }
-        zt_tcp_prove(r->m.secret, TCP_LISTENS, &s->hello, s->nonce, s->proof);
+        zt_tcp_prove(key, TCP_LISTENS, &s->hello, s->nonce, s->proof);
         if (say(s->fd, s->proof, sizeof s->proof))
             *rc = let_in(r, s, err);
         return false;

@@ -115,26 +115,30 @@ static bool say(int fd, const void *bytes, size_t n)
 static int shake_hands(struct dial *d, int fd, const char *where, struct zt_err *err)
 {
     struct tcp_hello hello;
-    uint8_t nonce[TCP_NONCE_BYTES], proof[TCP_PROOF_BYTES];
+    uint8_t nonce[TCP_NONCE_BYTES], proof[TCP_PROOF_BYTES], key[TCP_SECRET_BYTES];
     zt_meeting_hello(d->m, d->m->rank, d->kind, &hello);
     int rc = zt_tcp_nonce(hello.nonce, err);
     if (rc)
         return rc;
+    if (!zt_meeting_key(d->m, fd, TCP_DIALS, key)) {
+        note(d, "%s: the connection ended", where);
+        return 0;
+    }
     if (!say(fd, &hello, sizeof hello) || !read_all(fd, nonce, sizeof nonce)) {
         note(d, "%s does not take us: another job, or another program?", where);
         return 0;
     }
-    zt_tcp_prove(d->m->secret, TCP_DIALS, &hello, nonce, proof);
+    zt_tcp_prove(key, TCP_DIALS, &hello, nonce, proof);
     if (!say(fd, proof, sizeof proof) || !read_all(fd, proof, sizeof proof)) {
         note(d, "%s does not accept our proof", where);
         if (++d->n_refusals < REFUSALS_MAX)
             return 0;
         return zt_err_set(err, ZT_EPEER,
                           "%s does not accept our proof: is ZT_JOB_SECRET_FILE the same for all "
-                          "processes?",
+                          "processes, and are addresses not translated on the way (NAT)?",
                           where);
     }
-    if (!zt_tcp_proves(d->m->secret, TCP_LISTENS, &hello, nonce, proof))
+    if (!zt_tcp_proves(key, TCP_LISTENS, &hello, nonce, proof))
         return zt_err_set(err, ZT_EPEER, "%s does not know the secret of this job", where);
     return 1;
 }
@@ -146,18 +150,16 @@ static void set_limits(int fd)
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit); /* of connect() too */
 }
 
-/* A socket of another user in our place can only be meant to deceive. */
-static int check_user(int fd, struct zt_err *err)
+/* A socket of another user in our place can only be meant to deceive. 1: it is not; 0: TCP may do without. */
+static int check_user(struct dial *d, int fd, struct zt_err *err)
 {
-    struct ucred who;
-    socklen_t len = sizeof who;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len))
-        return zt_err_errno(err, ZT_ESYS, "SO_PEERCRED");
-    return who.uid == geteuid() ? 0
-                                : zt_err_set(err, ZT_EPEER,
-                                             "user number %u listens where rank 0 of this job "
-                                             "should; choose another MASTER_PORT",
-                                             (unsigned)who.uid);
+    static const char text[] = "another user listens where rank 0 of this job should";
+    if (zt_is_same_user(fd))
+        return 1;
+    if (!d->m->host[0])
+        return zt_err_set(err, ZT_EPEER, "%s; choose another MASTER_PORT", text);
+    note(d, "%s", text);
+    return 0;
 }
 
 /* Connect and shake hands. As shake_hands(); *out is the connection when 1. */
@@ -170,7 +172,7 @@ static int try_address(struct dial *d, const struct sockaddr *to, socklen_t len,
     set_limits(fd);
     if (connect(fd, to, len))
         note(d, "%s: %s", where, errno == EINPROGRESS ? "no answer" : strerror(errno));
-    else if (to->sa_family != AF_UNIX || (rc = check_user(fd, err)) == 0)
+    else if (to->sa_family != AF_UNIX || (rc = check_user(d, fd, err)) == 1)
         rc = shake_hands(d, fd, where, err);
     if (rc == 1)
         *out = fd;

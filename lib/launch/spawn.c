@@ -332,19 +332,40 @@ void zt_proc_release(struct zt_proc *p)
     p->log_fd[0] = p->log_fd[1] = -1;
 }
 
-/* A name of the kernel's, so no file is left of it, and nothing listens. */
+/* The name is taken by processes of ours, and not by another user who has seen it. */
+static bool is_ours(const struct sockaddr_un *name, socklen_t len)
+{
+    struct ucred who;
+    socklen_t n = sizeof who;
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return true;
+    bool ours = connect(fd, (const struct sockaddr *)name, len) == 0
+                    ? getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == geteuid()
+                    : errno == EAGAIN; /* the queue is full of who asked before us */
+    close(fd);
+    return ours;
+}
+
+/*
+ * A name of the kernel's, so no file is left of it. It listens, so that others learn whose it is; nobody accepts.
+ */
 bool zt_claim(const char *text)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    const size_t len = ZT_MIN(strlen(text), sizeof name.sun_path - 1);
-    if (len == 0)
+    const size_t n = ZT_MIN(strlen(text), sizeof name.sun_path - 1);
+    const socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+    if (n == 0)
         return true;
-    memcpy(name.sun_path + 1, text, len);          /* behind a NUL: an abstract name */
-    const int fd = socket(AF_UNIX, SOCK_DGRAM, 0); /* inherited; it ends with the last of us */
-    if (fd < 0 || bind(fd, (struct sockaddr *)&name,
-                       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len)) == 0)
+    memcpy(name.sun_path + 1, text, n);             /* behind a NUL: an abstract name */
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0); /* inherited; it ends with the last of us */
+    if (fd < 0)
         return true;
-    const bool taken = errno == EADDRINUSE;
+    if (bind(fd, (struct sockaddr *)&name, len) == 0) {
+        (void)!listen(fd, 0);
+        return true;
+    }
+    const bool taken = errno == EADDRINUSE && is_ours(&name, len);
     close(fd);
     return !taken;
 }

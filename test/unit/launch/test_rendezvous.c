@@ -348,6 +348,122 @@ TEST(another_secret_is_refused)
     zt_rendezvous_leave(&r, 1);
 }
 
+/* ---- who is in between ---- */
+
+enum { RELAYED_MAX = 8 };
+
+struct relay {
+    int listen_fd, to_port;
+    int ends[RELAYED_MAX][2]; /* who dialled us, and whom we dialled for him */
+    int n;
+};
+
+static int dial_port(int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ZT_ASSERT(connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    return fd;
+}
+
+static int relay_open(struct relay *y, int to_port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    *y = (struct relay){.to_port = to_port};
+    y->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ZT_ASSERT(bind(y->listen_fd, (struct sockaddr *)&at, sizeof at) == 0);
+    ZT_ASSERT(listen(y->listen_fd, 8) == 0);
+    ZT_ASSERT(getsockname(y->listen_fd, (struct sockaddr *)&at, &len) == 0);
+    return ntohs(at.sin_port);
+}
+
+/* Whatever one end says, the other gets. */
+static void relay_step(struct relay *y)
+{
+    int fd = y->n < RELAYED_MAX ? accept(y->listen_fd, NULL, NULL) : -1;
+    if (fd >= 0) {
+        y->ends[y->n][0] = fd;
+        y->ends[y->n++][1] = dial_port(y->to_port);
+    }
+    for (int i = 0; i < 2 * y->n; i++) {
+        char bytes[512];
+        int *ends = y->ends[i / 2];
+        ssize_t got = recv(ends[i % 2], bytes, sizeof bytes, MSG_DONTWAIT);
+        if (got > 0)
+            (void)!send(ends[1 - i % 2], bytes, (size_t)got, MSG_NOSIGNAL);
+        else if (got == 0)
+            shutdown(ends[1 - i % 2], SHUT_WR);
+    }
+}
+
+static void relay_close(struct relay *y)
+{
+    for (int i = 0; i < 2 * y->n; i++)
+        close(y->ends[i / 2][i % 2]);
+    close(y->listen_fd);
+}
+
+TEST(who_passes_on_what_others_say_is_refused)
+{
+    struct zt_meeting m = job_of_hosts(2, 60);
+    struct zt_rendezvous r;
+    struct relay relay;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says;
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    close(r.unix_fd); /* as if the other were on another host */
+    r.unix_fd = -1;
+    m.port = relay_open(&relay, r.port);
+    pid_t pid = join(&m, 1, 0, &says);
+    struct pollfd p = {.fd = says, .events = POLLIN};
+    do {
+        relay_step(&relay);
+        CHECK_INT(zt_rendezvous_step(&r, 1, &err), 0);
+    } while (poll(&p, 1, 0) == 0);
+    CHECK_INT(end_of(pid, says, text), 200);
+    if (!strstr(text, "does not accept our proof"))
+        FAIL("%s", text);
+    CHECK(r.n_refused >= 3 && !r.v[1].link.open && r.v[1].n_agents == 0);
+    relay_close(&relay);
+    zt_rendezvous_leave(&r, 1);
+}
+
+/* Another user has taken the name of the Unix socket: all come by TCP. */
+TEST(a_name_that_another_user_has_taken)
+{
+    enum { NOBODY = 65534 };
+    struct zt_meeting m = job_of_hosts(2, 60), alone = job(2, 60);
+    struct sockaddr_storage at;
+    struct zt_rendezvous r;
+    struct zt_err err;
+    pid_t pids[2];
+    int says[2];
+    if (geteuid() != 0)
+        SKIP("needs root, to be another user");
+    int fds[2];
+    struct zt_meeting *jobs[] = {&m, &alone};
+    for (int i = 0; i < 2; i++) {
+        socklen_t len = zt_meeting_unix(jobs[i], &at);
+        fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK_INT(bind(fds[i], (struct sockaddr *)&at, len), 0);
+        CHECK_INT(seteuid(NOBODY), 0);
+        CHECK_INT(listen(fds[i], 8), 0); /* by whom is what the kernel tells */
+        CHECK_INT(seteuid(0), 0);
+    }
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    CHECK(r.unix_fd == -1 && r.tcp_fd >= 0);
+    m.port = r.port;
+    pids[1] = join(&m, 1, 1, &says[1]);
+    check_all_leave(&m, &r, pids, says);
+    CHECK_INT(zt_rendezvous_open(&alone, NULL, &r, &err), ZT_EINPUT);
+    close(fds[0]);
+    close(fds[1]);
+}
+
 /* The same port and secret, but another job: as if nobody were there. */
 TEST(another_job_is_not_let_in)
 {
@@ -437,15 +553,6 @@ TEST(an_address_of_another_host)
 }
 
 /* ---- strangers ---- */
-
-static int dial_port(int port)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ZT_ASSERT(fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
-    return fd;
-}
 
 /* Silent ones, garbage, half a HELLO, a right HELLO with a wrong proof: the job comes together regardless. */
 TEST(strangers_change_nothing)
