@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "ckpt/folder.h"
 #include "devices.h"
 #include "display.h"
 #include "fit.h"
@@ -30,7 +31,7 @@ struct job {
     struct cmd_restart restart;
     struct zt_recipe_batch batch; /* of the first attempt, and its ranks */
     int first_ranks;
-    bool begun; /* an attempt has had its first values: checkpoints from here on are its own */
+    bool begun; /* an attempt has saved: what its folder has is this run's */
 
     /* Of this attempt: */
     struct cmd_devices dev;
@@ -387,12 +388,24 @@ static int told_between(int sig)
     return sig == SIGTERM || sig == SIGUSR1 ? ZT_EXIT_PREEMPTED : 128 + sig;
 }
 
+/* Else another attempt begins as this one did, perhaps from a checkpoint of another run. */
+static bool has_saved(const struct job *j)
+{
+    struct zt_err ignored;
+    int64_t *steps;
+    int n;
+    if (!j->r->checkpoint.dir || zt_ckpt_steps(j->r->checkpoint.dir, &steps, &n, &ignored))
+        return false;
+    free(steps);
+    return n > 0;
+}
+
 /* After an attempt: is there another one? Else end->code is the run's. */
 static bool begin_again(struct job *j, struct outcome *end)
 {
     struct zt_str left_out = {0};
     double wait_s;
-    j->begun = j->begun || j->display.started;
+    j->begun = j->begun || (j->display.started && has_saved(j));
     if (!cmd_restart_again(&j->restart, end->rc, &end->result, &wait_s, &end->next))
         return false;
     display_settle(&j->display);

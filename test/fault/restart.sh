@@ -90,6 +90,19 @@ hit INT "$pid"
 verdict "a failure before the first checkpoint" 130 'no checkpoint was saved yet: beginning with the first step again'
 one_record "a failure before the first checkpoint"
 
+# Where it went on from a checkpoint of another folder, it does so again.
+train --max_restarts=1 --set checkpoint.every_steps=1000000 --resume="$whole/step-000007"
+until_true test -s "$run/metrics.jsonl"
+kill_rank 0
+until_says "going on from $whole/step-000007"
+n=$(steps_so_far)
+until_true more_steps "$n"
+hit INT "$pid"
+verdict "a failure before the first checkpoint of a run that goes on from another" 130 \
+    "going on from $whole/step-000007"
+! grep -q '"step": *[1-7],' "$run/metrics.jsonl" ||
+    fail "a failure before the first checkpoint of a run that goes on from another" "it began with the first step"
+
 # ---- used up, and not begun again ----
 
 train --max_restarts=1
