@@ -164,6 +164,7 @@ void zt_front_agent_signalled(struct front *f, struct front_node *n, int sig)
         return; /* ending already: a batch system tells us too */
     zt_front_notice(f, "the agent on %s got signal %d (%s)", n->host, sig, strsignal(sig));
     if (is_preemption(f, sig)) {
+        f->told_by_agent = true;
         on_preemption(f, sig);
         return;
     }
@@ -212,8 +213,11 @@ static void heed(struct front *f, int sig, int count)
     if (count <= f->n_heeded)
         return;
     f->n_heeded = count;
+    const bool told = f->told_by_agent && (sig == SIGTERM || sig == SIGUSR1);
     if (sig == SIGINT) {
         on_interrupt(f);
+    } else if (told && f->stop == ZT_STOP_SOFT) {
+        f->told_by_agent = false; /* a batch system tells all processes */
     } else if (is_preemption(f, sig)) {
         on_preemption(f, sig);
     } else { /* SIGTERM, SIGUSR1, SIGHUP, SIGPIPE: there may be nobody left to wait */
@@ -504,7 +508,7 @@ static void conclude(struct front *f, struct zt_launch_result *res)
     int by_signal = f->user_signal ? f->user_signal : told ? told->end_signal : 0;
     enum zt_death_kind kind = f->failed ? zt_death_kind(&f->first) : ZT_DEATH_WELL;
     snprintf(res->host, sizeof res->host, "%s", f->nodes[0].host);
-    if (kind == ZT_DEATH_OWN || (kind == ZT_DEATH_PEER && !lost)) {
+    if (kind == ZT_DEATH_OWN || (kind == ZT_DEATH_PEER && !lost && !f->parted)) {
         describe_failure(f, res, &s);
     } else if (lost) {
         describe_lost_agent(lost, res, &s);

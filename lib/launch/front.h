@@ -60,6 +60,7 @@ struct front {
     int n_own_signals, n_heeded;   /* that we got; that have had an effect */
     const struct zt_party *parted; /* a process that ended before the job */
     bool preempted;                /* that signal told us to make room */
+    bool told_by_agent;            /* so an agent was; we may still be told the same */
 };
 
 ZT_PRINTF(2, 3) void zt_front_notice(const struct front *f, const char *fmt, ...);

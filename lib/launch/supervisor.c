@@ -42,8 +42,9 @@ void zt_supervisor_release(struct zt_supervisor *s)
     struct signalfd_siginfo si;
     if (s->sig_fd < 0)
         return;
-    while (read(s->sig_fd, &si, sizeof si) == sizeof si)
-        ; /* already on our way out */
+    /* Already on our way out; but who had blocked them before wants to see them. */
+    while (!sigismember(&s->mask, SIGTERM) && read(s->sig_fd, &si, sizeof si) == sizeof si)
+        ;
     pthread_sigmask(SIG_SETMASK, &s->mask, NULL);
     sigaction(SIGCHLD, &s->chld, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, s->subreaper);
