@@ -136,7 +136,8 @@ static enum state state_of(const char *text)
         sscanf(second, "%39s %llu %llu", h.boot, &h.pid_ns, &h.start) != 3)
         return TIME_WILL_TELL;
     this_process(&us);
-    if (strcmp(h.boot, us.boot) || h.pid_ns != us.pid_ns || us.pid_ns == 0)
+    if (strcmp(h.boot, us.boot) || strcmp(us.boot, "unknown") == 0 || h.pid_ns != us.pid_ns ||
+        us.pid_ns == 0)
         return TIME_WILL_TELL;
     return lives(&h) ? IS_HELD : IS_FREE;
 }

@@ -182,7 +182,9 @@ static int set_aside_later(struct zt_run *run, struct zt_err *err)
     int moved, rc = 0;
     if (!run->saver || run->env->rank != 0)
         return 0;
-    rc = zt_ckpt_set_aside(run->r->checkpoint.dir, run->first_step, &moved, &where, err);
+    rc = zt_saver_check(run->saver, err);
+    if (!rc)
+        rc = zt_ckpt_set_aside(run->r->checkpoint.dir, run->first_step, &moved, &where, err);
     if (!rc && moved > 0) {
         zt_str_printf(&text, "%d checkpoint%s of later steps moved to %s", moved,
                       moved == 1 ? "" : "s", where.buf);

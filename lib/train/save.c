@@ -118,11 +118,16 @@ static int write_part(struct zt_saver *s, struct zt_err *err)
     return rc;
 }
 
+int zt_saver_check(const struct zt_saver *s, struct zt_err *err)
+{
+    return zt_ckpt_lock_check(s->lock, err);
+}
+
 /* Rank 0: all parts are there. */
 static int commit(struct zt_saver *s, struct zt_err *err)
 {
     const struct zt_recipe_checkpoint *c = &s->r->checkpoint;
-    int rc = zt_ckpt_lock_check(s->lock, err);
+    int rc = zt_saver_check(s, err);
     if (!rc)
         rc = zt_ckpt_commit(s->dir, &s->layout.m, err);
     return rc ? rc : zt_ckpt_retain(s->dir, c->keep, c->keep_every, err);

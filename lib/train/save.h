@@ -50,6 +50,9 @@ struct zt_saver_opts {
  */
 int zt_saver_create(const struct zt_saver_opts *o, struct zt_saver **out,
                     struct zt_err *err) ZT_MUST_CHECK;
+/* Rank 0, before it changes the folder: it is still this run's. */
+int zt_saver_check(const struct zt_saver *s, struct zt_err *err) ZT_MUST_CHECK;
+
 void zt_saver_free(struct zt_saver *s); /* waits for its thread; accepts NULL */
 
 /*
