@@ -183,7 +183,7 @@ TEST(lock_among_many)
         if (fork())
             continue;
         for (int k = 0; k < TIMES; k++) {
-            if (zt_ckpt_lock(dir, 60, 0.2, &lock, &err) || atomic_fetch_add(held, 1))
+            if (zt_ckpt_lock(dir, 60, 2, &lock, &err) || atomic_fetch_add(held, 1))
                 _exit(1);
             usleep(500);
             if (atomic_fetch_sub(held, 1) != 1)

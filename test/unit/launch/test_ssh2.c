@@ -111,7 +111,7 @@ TEST(agents_end_with_us)
         bool ok = begin(&r);
         for (int i = 0; i < r.n && ok; i++)
             ok = write(r.fd[i], "x", 1) == 1;
-        while (ok && sh(&r, "[ $(pgrep -cf %s/program) -ge 3 ]", r.dir))
+        while (ok && sh(&r, "[ $(pgrep -cf '%s/[p]rogram') -ge 3 ]", r.dir))
             poll(NULL, 0, 20);
         raise(SIGKILL);
     }
