@@ -15,6 +15,11 @@ enum {
     FDS_OF_HOST = 3,
     FDS_OF_US = 2,
     START_POLL_MS = 50, /* while hosts wait for a place, a time or an answer */
+    /*
+     * While bytes wait to go to a host. What they wait for, room in its window or the end of an exchange of keys, may
+     * come while libssh2 reads for something else, and then nothing tells of it.
+     */
+    BLOCKED_POLL_MS = 10,
 };
 
 /* ---- the loop ---- */
@@ -47,14 +52,16 @@ static int watch_host(const struct ssh2_host *h, struct pollfd q[FDS_OF_HOST])
         watch_running(h, events, q);
     else
         q[0] = (struct pollfd){.fd = h->sock, .events = events};
-    return h->more ? 0 : h->state < SSH2_RUNNING ? START_POLL_MS : -1;
+    if (h->more)
+        return 0;
+    return h->state < SSH2_RUNNING ? START_POLL_MS : ssh2_is_blocked(h) ? BLOCKED_POLL_MS : -1;
 }
 
 /* Whether something has happened to the host, or its time may have come. */
 static bool is_due(const struct ssh2_host *h, const struct pollfd q[FDS_OF_HOST])
 {
-    return h->state < SSH2_RUNNING || h->more || q[0].revents || q[1].revents || q[2].revents ||
-           atomic_load(&h->dropped);
+    return h->state < SSH2_RUNNING || h->more || ssh2_is_blocked(h) || q[0].revents ||
+           q[1].revents || q[2].revents || atomic_load(&h->dropped);
 }
 
 static void advance(struct ssh2_host *h)

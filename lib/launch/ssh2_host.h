@@ -102,6 +102,7 @@ bool ssh2_step(struct ssh2_host *h, int64_t now_ns);
 /* The same, of logging in; and of moving bytes. */
 bool ssh2_log_in(struct ssh2_host *h, int64_t now_ns);
 bool ssh2_pump(struct ssh2_host *h);
+bool ssh2_is_blocked(const struct ssh2_host *h); /* bytes, or their end, wait to go there */
 
 /* Types of host keys, in the order to ask for; ZT_EUNSUPPORTED: libssh2 has none that is known. */
 int ssh2_host_key_methods(struct ssh2_host *h, struct zt_str *out,

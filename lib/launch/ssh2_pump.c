@@ -81,13 +81,19 @@ static bool carry_down(struct ssh2_host *h)
     return moved || h->eof_sent;
 }
 
+bool ssh2_is_blocked(const struct ssh2_host *h)
+{
+    return h->state == SSH2_RUNNING && (h->down.len || (h->down_ended && !h->eof_sent));
+}
+
+/* Down first: libssh2 then takes in what has come, too, and the socket does not tell of that again. */
 bool ssh2_pump(struct ssh2_host *h)
 {
-    bool moved = carry_up(h, 0, &h->up, h->fd, &h->up_ended);
+    bool moved = carry_down(h);
+    if (h->state == SSH2_RUNNING)
+        moved |= carry_up(h, 0, &h->up, h->fd, &h->up_ended);
     if (h->state == SSH2_RUNNING)
         moved |= carry_up(h, SSH_EXTENDED_DATA_STDERR, &h->err, h->err_fd, &h->err_ended);
-    if (h->state == SSH2_RUNNING)
-        moved |= carry_down(h);
     if (h->state != SSH2_RUNNING)
         return false;
     if (libssh2_channel_eof(h->channel) && !h->up.len && !h->err.len) {
