@@ -23,6 +23,8 @@ static const struct matmul_case cases[] = {
     {300, 200, 100, true, false, true, ZT_EPI_NONE, false, false, false, 0},
     {7, 9, 0, false, false, false, ZT_EPI_NONE, true, false, false, 0},
     {7, 9, 0, false, false, true, ZT_EPI_NONE, false, false, false, 0},
+    {7, 0, 4, false, false, false, ZT_EPI_NONE, true, false, false, 1},
+    {0, 9, 4, false, true, false, ZT_EPI_NONE, true, false, false, 1},
 };
 
 static double gelu(double x)
