@@ -120,3 +120,10 @@ void zt_link_tick(struct zt_link *l, int64_t now_ns)
         l->beat_ns = now_ns;
     }
 }
+
+bool zt_is_same_user(int fd)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == geteuid();
+}

@@ -44,6 +44,9 @@ void zt_link_flush(struct zt_link *l);
 /* Count silence, and queue a heartbeat when it is time and nothing else is waiting. */
 void zt_link_tick(struct zt_link *l, int64_t now_ns);
 
+/* The kernel tells who listens at the other end of a Unix socket, or connects. */
+bool zt_is_same_user(int fd);
+
 /* The wall clock, since 1970; CLOCK frames carry it. */
 static inline int64_t zt_wall_ns(void)
 {

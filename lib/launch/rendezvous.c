@@ -227,13 +227,6 @@ int zt_meeting_of_env(const struct zt_env *env, const struct zt_place *place,
 
 /* ---- what both ends do ---- */
 
-bool zt_is_same_user(int fd)
-{
-    struct ucred who;
-    socklen_t len = sizeof who;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == geteuid();
-}
-
 socklen_t zt_meeting_unix(const struct zt_meeting *m, struct sockaddr_storage *out)
 {
     struct sockaddr_un *un = (struct sockaddr_un *)out;

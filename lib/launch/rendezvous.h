@@ -70,9 +70,6 @@ int zt_meeting_of_env(const struct zt_env *env, const struct zt_place *place,
 /* ZT_JOIN_SECONDS; NULL: not set. */
 int zt_join_seconds(const char *text, int *out, struct zt_err *err) ZT_MUST_CHECK;
 
-/* The kernel tells who listens at the other end of a Unix socket, or connects. */
-bool zt_is_same_user(int fd);
-
 /* Name of the Unix socket; returns its length. */
 socklen_t zt_meeting_unix(const struct zt_meeting *m, struct sockaddr_storage *out);
 

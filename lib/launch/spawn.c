@@ -335,13 +335,11 @@ void zt_proc_release(struct zt_proc *p)
 /* The name is taken by processes of ours, and not by another user who has seen it. */
 static bool is_ours(const struct sockaddr_un *name, socklen_t len)
 {
-    struct ucred who;
-    socklen_t n = sizeof who;
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return true;
     bool ours = connect(fd, (const struct sockaddr *)name, len) == 0
-                    ? getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == geteuid()
+                    ? zt_is_same_user(fd)
                     : errno == EAGAIN; /* the queue is full of who asked before us */
     close(fd);
     return ours;
