@@ -220,15 +220,20 @@ static void look(const struct zt_known_hosts *f, const char *name, struct word t
     each_line(f, name, judge_line, &j);
 }
 
+bool zt_name_list_has(const char *list, const char *name, size_t len)
+{
+    for (const char *p = list; *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == len && memcmp(p, name, len) == 0)
+            return true;
+    return false;
+}
+
 static void add_type(void *ctx, const struct line *l, int number)
 {
     struct zt_str *out = ctx;
     (void)number;
-    if (l->marker.len)
+    if (l->marker.len || zt_name_list_has(zt_str_get(out), l->type.p, l->type.len))
         return;
-    for (const char *p = zt_str_get(out); *p; p += strcspn(p, ","), p += *p == ',')
-        if (strcspn(p, ",") == l->type.len && memcmp(p, l->type.p, l->type.len) == 0)
-            return;
     zt_str_printf(out, "%s%.*s", out->len ? "," : "", (int)l->type.len, l->type.p);
 }
 

@@ -17,6 +17,9 @@ struct zt_host_key {
     size_t len;
 };
 
+/* Whether a name stands in a list by commas (RFC 4251, 5: a name-list). */
+bool zt_name_list_has(const char *list, const char *name, size_t len);
+
 struct zt_known_hosts {
     const char *path; /* for messages */
     const char *text;

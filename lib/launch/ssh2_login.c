@@ -56,21 +56,13 @@ static const struct {
     {"ssh-rsa", "rsa-sha2-512,rsa-sha2-256", true},
 };
 
-static bool in_list(const char *list, const char *word)
-{
-    for (const char *p = list; *p; p += strcspn(p, ","), p += *p == ',')
-        if (strcspn(p, ",") == strlen(word) && memcmp(p, word, strlen(word)) == 0)
-            return true;
-    return false;
-}
-
 /* Those that are known, and then the others; whether some that is known is among them. */
 static bool put_methods(const struct ssh2_host *h, const char *known, struct zt_str *out)
 {
     bool any = false;
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < ZT_ARRAY_LEN(served); i++) {
-            const bool is_known = in_list(known, served[i].type);
+            const bool is_known = zt_name_list_has(known, served[i].type, strlen(served[i].type));
             if ((served[i].rsa && !h->s->rsa) || is_known != (pass == 0))
                 continue;
             any = any || is_known;
@@ -106,7 +98,8 @@ static bool client_knows_other(struct ssh2_host *h, const struct zt_known_hosts 
     if (zt_known_hosts_types(files, n, name, port, &types, &err) == 0)
         for (size_t i = 0; i < ZT_ARRAY_LEN(served); i++)
             other = other ||
-                    (served[i].rsa && !h->s->rsa && in_list(zt_str_get(&types), served[i].type));
+                    (served[i].rsa && !h->s->rsa &&
+                     zt_name_list_has(zt_str_get(&types), served[i].type, strlen(served[i].type)));
     zt_str_release(&types);
     return other;
 }
