@@ -27,6 +27,9 @@ static inline ZT_MUST_CHECK bool zt_add_i64(int64_t a, int64_t b, int64_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 
+/* Transparent huge pages of x86-64, and of aarch64 with 4 KiB pages. */
+enum { ZT_HUGE_PAGE_BYTES = 2 << 20 };
+
 /* Round `n` up to a multiple of `align` (a power of two or not; > 0). The caller bounds n. */
 static inline size_t zt_align_size(size_t n, size_t align)
 {

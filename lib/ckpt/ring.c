@@ -7,8 +7,6 @@
 #include "base/arena.h"
 #include "base/size.h"
 
-enum { HUGE_PAGE = 2 << 20 };
-
 struct result {
     int64_t job; /* the last one that is over; below 0: none */
     struct zt_err err;
@@ -77,12 +75,12 @@ static int map_slots(struct zt_ring *r, struct zt_err *err)
     const size_t stride = zt_align_size(r->o.slot_bytes, ZT_RING_ALIGN);
     const size_t bytes = (size_t)r->o.n_slots * stride;
     r->o.slot_bytes = stride;
-    r->mapped = bytes + HUGE_PAGE;
+    r->mapped = bytes + ZT_HUGE_PAGE_BYTES;
     void *p = mmap(NULL, r->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return zt_err_errno(err, ZT_ENOMEM, "%d buffers of %zu bytes", r->o.n_slots, stride);
     r->mapping = p;
-    r->slots = (unsigned char *)p + (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE);
+    r->slots = (unsigned char *)p + (ZT_HUGE_PAGE_BYTES - (uintptr_t)p % ZT_HUGE_PAGE_BYTES);
     madvise(r->slots, bytes, MADV_HUGEPAGE); /* advice: small pages work too */
     return 0;
 }

@@ -67,15 +67,14 @@ void zt_pss_read(FILE *smaps, const struct zt_extent *arenas, int n, struct zt_p
 
 void zt_run_pss(const struct zt_engine *e, struct zt_pss *out)
 {
-    enum { HUGE_PAGE = 2 << 20 }; /* the CPU's arenas are whole ones */
     struct zt_extent arenas[ZT_N_ARENAS];
     int n = 0;
     *out = (struct zt_pss){0};
     for (int a = 0; a < ZT_AR_DISK; a++) {
         const size_t begin = (size_t)(uintptr_t)e->base[a];
-        if (begin && a != ZT_AR_SHARED)
+        if (begin && a != ZT_AR_SHARED) /* the CPU's arenas are whole huge pages */
             arenas[n++] = (struct zt_extent){
-                begin, begin + zt_align_size(e->plan->ledger.peak[a], HUGE_PAGE)};
+                begin, begin + zt_align_size(e->plan->ledger.peak[a], ZT_HUGE_PAGE_BYTES)};
     }
     FILE *f = fopen("/proc/self/smaps", "re");
     if (!f)

@@ -5,7 +5,7 @@
 #include "base/io.h"
 #include "base/size.h"
 
-enum { HUGE_PAGE = 2 << 20, MAX_PROC_FILE = 1 << 20 };
+enum { MAX_PROC_FILE = 1 << 20 };
 
 /* The number after `key` in a /proc or cgroup file ("MemTotal:  123 kB", "inactive_file 123"). */
 static bool find_number(const char *text, const char *key, int64_t *out)
@@ -106,26 +106,26 @@ int zt_cpu_alloc(struct zt_dev *d, size_t bytes, void **out, struct zt_err *err)
     size_t free_bytes, total_bytes, padded;
     if (bytes == 0)
         bytes = 1;
-    if (!zt_add_size(bytes, 2 * HUGE_PAGE, &padded))
+    if (!zt_add_size(bytes, 2 * ZT_HUGE_PAGE_BYTES, &padded))
         return zt_err_set(err, ZT_ENOMEM, "cannot allocate %zu bytes", bytes);
     int rc = zt_cpu_memory(d, &free_bytes, &total_bytes, err);
     if (rc)
         return rc;
-    size_t size = zt_align_size(bytes, HUGE_PAGE);
+    size_t size = zt_align_size(bytes, ZT_HUGE_PAGE_BYTES);
     if (bytes > free_bytes)
         return zt_err_set(err, ZT_ENOMEM,
                           "cannot allocate %zu bytes: %zu bytes of memory are free (of %zu)", bytes,
                           free_bytes, total_bytes);
-    unsigned char *p =
-        mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *p = mmap(NULL, size + ZT_HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return zt_err_errno(err, ZT_ENOMEM, "cannot allocate %zu bytes", bytes);
-    size_t head = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+    size_t head = (ZT_HUGE_PAGE_BYTES - (uintptr_t)p % ZT_HUGE_PAGE_BYTES) % ZT_HUGE_PAGE_BYTES;
     if (head)
         munmap(p, head);
     p += head;
-    if (head != HUGE_PAGE)
-        munmap(p + size, HUGE_PAGE - head);
+    if (head != ZT_HUGE_PAGE_BYTES)
+        munmap(p + size, ZT_HUGE_PAGE_BYTES - head);
     madvise(p, size, MADV_HUGEPAGE); /* advice: small pages work too */
     *out = p;
     return 0;
@@ -135,5 +135,5 @@ void zt_cpu_free(struct zt_dev *d, void *p, size_t bytes)
 {
     (void)d;
     if (p)
-        munmap(p, zt_align_size(ZT_MAX(bytes, (size_t)1), HUGE_PAGE));
+        munmap(p, zt_align_size(ZT_MAX(bytes, (size_t)1), ZT_HUGE_PAGE_BYTES));
 }
