@@ -7,34 +7,19 @@ suite=hosts_restart
 N=3
 . test/fault/lab.bash
 printf 'zt%d slots=1\n' 1 2 3 >"$tmp/three"
+. test/fault/saving.bash
 
-cat >"$tmp/tiny.yaml" <<END
-model: {model_type: gpt2, n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
-data: {train: $PWD/LICENSE, seq_len: 32}
-train_batch_size: 12
-train_micro_batch_size_per_gpu: 2
-zero_optimization: {stage: 2}
-train: {steps: 1000000}
-parallel: {threads: 1}
-END
-
-# A training without end, each step of which is saved.
+# It is under way.
 train() { # OPTION...
-    run=$tmp/run$((case_no + 1)) ck=$tmp/ck$((case_no + 1))
-    start --device=cpu --hostfile="$tmp/three" --log_dir="$run" --set checkpoint.dir="$ck" \
-        --set checkpoint.every_steps=1 --set checkpoint.keep=0 "$@" "$tmp/tiny.yaml"
-    until_true has_step 3 || fail "start" "step 3 was not saved: $(tail -n 3 "$tmp/err")"
+    start_saving --hostfile="$tmp/three" "$@"
+    until_step 3
 }
-has_step() { [ -e "$(printf '%s/step-%06d' "$ck" "$1")" ] || ended; }
-says() { grep -qE -- "$1" "$tmp/err" || ended; }
 went_on() { lines 'going on from' "$1" || ended; }
 rank_is_there() { [ -n "$(rank_on "$1" "$2")" ] || ended; }
 kill_rank() { # HOST RANK
     until_true rank_is_there "$1" "$2"
     hit 9 "$(rank_on "$1" "$2")"
 }
-steps_so_far() { wc -l <"$run/metrics.jsonl"; }
-more_steps() { [ "$(steps_so_far)" -gt "$1" ] || ended; }
 # More steps are made now, and then the run is told to end: with NAME and what stderr must have said.
 goes_on_and_ends() { # NAME PATTERN
     local n
@@ -43,8 +28,7 @@ goes_on_and_ends() { # NAME PATTERN
     hit INT "$pid"
     struck=$SECONDS
     within 5 "$1" 130 "$2"
-    grep -o '"step": *[0-9]*' "$run/metrics.jsonl" | grep -o '[0-9]*' | awk '$1 != NR { exit 1 }' ||
-        fail "$1" "metrics.jsonl does not count every step once"
+    one_record "$1"
 }
 said() { # NAME PATTERN
     grep -qE -- "$2" "$tmp/err" "$tmp/out" || fail "$1" "nobody said \"$2\""

@@ -4,26 +4,9 @@
 # shellcheck disable=SC2034,SC2154 # common.bash uses and sets them
 suite=restart
 . "$(dirname "$0")/common.bash"
+. test/fault/saving.bash
 
-cat >"$tmp/tiny.yaml" <<END
-model: {model_type: gpt2, n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
-data: {train: $PWD/LICENSE, seq_len: 32}
-train_batch_size: 12
-train_micro_batch_size_per_gpu: 2
-zero_optimization: {stage: 2}
-train: {steps: 1000000}
-parallel: {threads: 1}
-END
-
-# A training of 3 ranks without end, each step of which is saved, under way.
-train() { # OPTION...
-    run=$tmp/run$((case_no + 1)) ck=$tmp/ck$((case_no + 1))
-    start --device=cpu --num_gpus=3 --log_dir="$run" --set checkpoint.dir="$ck" --set checkpoint.every_steps=1 \
-        --set checkpoint.keep=0 "$@" "$tmp/tiny.yaml"
-}
-has_step() { [ -e "$ck/step-00000$1" ] || ended; }
-until_step() { until_true has_step "$1" || fail "start" "step $1 was not saved: $(tail -n 3 "$tmp/err")"; }
-says() { grep -qE -- "$1" "$tmp/err" || ended; }
+train() { start_saving --num_gpus=3 "$@"; }
 prints() { grep -qE -- "$1" "$tmp/out" || ended; }
 until_says() { until_true says "$1"; }
 rank() { pgrep -P "$(agent)" -x "zerotrain-r$1"; }
@@ -31,13 +14,6 @@ rank_is_there() { [ -n "$(rank "$1")" ] || ended; }
 kill_rank() {
     until_true rank_is_there "$1"
     hit 9 "$(rank "$1")"
-}
-steps_so_far() { wc -l <"$run/metrics.jsonl"; }
-more_steps() { [ "$(steps_so_far)" -gt "$1" ] || ended; }
-# Steps in the record are 1, 2, 3, ..., each once.
-one_record() { # NAME
-    grep -o '"step": *[0-9]*' "$run/metrics.jsonl" | grep -o '[0-9]*' | awk '$1 != NR { exit 1 }' ||
-        fail "$1" "metrics.jsonl does not count every step once"
 }
 
 # ---- to the same bits ----
