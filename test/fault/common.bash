@@ -32,6 +32,17 @@ start() {
     pid=$!
 }
 
+# tmp/tiny.yaml: steps that take no time, also on a simulated GPU, and no end of them.
+endless_recipe() {
+    cat >"$tmp/tiny.yaml" <<END
+model: {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
+data: {train: $PWD/LICENSE, seq_len: 16}
+train_micro_batch_size_per_gpu: 1
+train: {steps: 1000000}
+zero_optimization: {stage: 3}
+END
+}
+
 # until_true COMMAND...: wait for something that must come; give up after a minute.
 until_true() {
     local i

@@ -11,13 +11,7 @@ if [ ! -e "$library" ]; then
 fi
 export ZT_CUDA_LIB=$library
 unset CUDA_VISIBLE_DEVICES
-cat >"$tmp/tiny.yaml" <<END
-model: {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
-data: {train: $PWD/LICENSE, seq_len: 16}
-train_micro_batch_size_per_gpu: 1
-train: {steps: 1000000}
-zero_optimization: {stage: 3}
-END
+endless_recipe
 
 # train [OPTION...]: a training without end, under way on 3 ranks.
 train() {

@@ -19,13 +19,7 @@ echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=1 CUSIM_MEMORY=64M" >"$lab.zt3"
 . test/fault/lab.bash
 unset CUDA_VISIBLE_DEVICES ZT_CUDA_LIB CUSIM_DEVICES
 printf 'zt1 slots=2\nzt2 slots=2\n' >"$tmp/two"
-cat >"$tmp/tiny.yaml" <<END
-model: {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}
-data: {train: $PWD/LICENSE, seq_len: 16}
-train_micro_batch_size_per_gpu: 1
-train: {steps: 1000000}
-zero_optimization: {stage: 3}
-END
+endless_recipe
 
 # ---- the bits of one host ----
 
