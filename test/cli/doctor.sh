@@ -33,25 +33,9 @@ try doctor tiny.yaml | grep -oE 'nvme (folder +[^:]*|I/O)'
 ls -A nvme
 
 # On hosts.
-mkdir bin
-cat >bin/ssh <<'END'
-#!/bin/sh
-if [ "$1" = -G ]; then
-    printf 'user me\nhostname 127.0.0.1\nport 22\n'
-    exit
-fi
-case "$*" in
-*' node-x '*)
-    printf 'ssh: connect to host node-x port 22: No route to host\r\n' >&2
-    exit 255
-    ;;
-esac
-for command; do :; done
-echo "Welcome to this host."
-cd "$HOME" && exec env -i PATH="$PATH" sh -c "$command"
-END
-chmod +x bin/ssh
-PATH=$PWD/bin:$PATH
+mkdir fake
+touch fake/node-a fake/node-b
+export FAKE_HOSTS=$PWD/fake PATH=$REPO/test/fake-ssh:$PATH
 client() { doctor --launcher=openssh "$@"; }
 printf 'me@node-a slots=2\nnode-x slots=1\nnode-b slots=4\n' >hosts
 client --hostfile=hosts >out

@@ -1,33 +1,14 @@
 #!/usr/bin/env bash
-# Training on the hosts of a hostfile. `ssh` is a stand-in that starts an agent here as sshd would: by a login
-# shell that speaks first, in another folder, without our environment. node-x cannot be reached. By default nobody
-# but libssh2 would be asked: node-j is behind a jump host.
+# Training on the hosts of a hostfile. `ssh` is a stand-in that starts an agent here as sshd would. node-x cannot be
+# reached. By default nobody but libssh2 would be asked: node-j is behind a jump host.
 . "$REPO/test/cli/common.bash"
 tiny
 unset DS_ENV_FILE
-export HOME=$PWD LOG=$PWD/arguments ZT_TCP_INTERFACE=lo
-mkdir bin
-cat >bin/ssh <<'END'
-#!/bin/sh
-if [ "$1" = -G ]; then
-    printf 'user me\nhostname 127.0.0.1\nport 22\n'
-    case "$*" in *node-j*) echo 'proxyjump bastion' ;; esac
-    exit
-fi
-echo "$*" >>"$LOG"
-case "$*" in
-*' node-x '*)
-    printf 'ssh: connect to host node-x port 22: No route to host\r\n' >&2
-    exit 255
-    ;;
-esac
-for command; do :; done
-echo "Welcome to this host."
-cd / && exec env -i PATH="$PATH" sh -c "$command"
-END
-chmod +x bin/ssh
+mkdir fake
+touch fake/node-a fake/node-b fake/node-j
+echo 'proxyjump bastion' >fake/node-j.config
 real=$PATH
-export PATH=$PWD/bin:$PATH
+export HOME=$PWD FAKE_HOSTS=$PWD/fake FAKE_LOG=$PWD/arguments ZT_TCP_INTERFACE=lo PATH=$REPO/test/fake-ssh:$PATH
 cpu() { zerotrain --device=cpu "$@"; }
 client() { cpu --launcher=openssh "$@"; }
 printf 'me@node-a slots=1\nnode-b slots=4\n' >two
@@ -55,7 +36,7 @@ try cpu --hostfile=two --ssh_port=0 tiny.yaml
 printf 'node-%d slots=1\n' {1..65} | try cpu --hostfile=- tiny.yaml
 try cpu --ssh_port=22 tiny.yaml
 try cpu --remote_path=/zerotrain tiny.yaml
-rm bin/ssh
+mkdir bin
 PATH=$PWD/bin try cpu --hostfile=two tiny.yaml
 PATH=$real
 [ ! -e runs ] && echo "nothing was written"
