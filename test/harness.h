@@ -96,6 +96,14 @@ static char zt_test_rigs[32]; /* " (cuda)" */
             FAIL("%s: %s", #call, (err).msg);                                                      \
     } while (0)
 
+/* For the body of one of several ranks: leave, and say why in r->why, of WHY_BYTES; the others are woken. */
+#define RANK_FAIL(r, ...)                                                                          \
+    do {                                                                                           \
+        int at_ = snprintf((r)->why, WHY_BYTES, "line %d, rank %d: ", __LINE__, (r)->rank);        \
+        snprintf((r)->why + at_, (size_t)(WHY_BYTES - at_), __VA_ARGS__);                          \
+        return;                                                                                    \
+    } while (0)
+
 /* Return from the calling function too after a helper's CHECK failed. */
 #define RETURN_IF_FAILED()                                                                         \
     do {                                                                                           \

@@ -43,12 +43,6 @@ struct rank {
     char *why; /* the first failure; empty: none */
 };
 
-#define RANK_FAIL(r, ...)                                                                          \
-    do {                                                                                           \
-        int at_ = snprintf((r)->why, WHY_BYTES, "line %d, rank %d: ", __LINE__, (r)->rank);        \
-        snprintf((r)->why + at_, (size_t)(WHY_BYTES - at_), __VA_ARGS__);                          \
-        return;                                                                                    \
-    } while (0)
 #define RANK_CHECK(r, cond)                                                                        \
     do {                                                                                           \
         if (!(cond))                                                                               \

@@ -406,6 +406,18 @@ static void relay_close(struct relay *y)
     close(y->listen_fd);
 }
 
+/* Until a process that joins has said its last; with somebody in between, or NULL. */
+static void step_until_it_ends(struct zt_rendezvous *r, int says, struct relay *relay)
+{
+    struct pollfd p = {.fd = says, .events = POLLIN};
+    struct zt_err err;
+    do {
+        if (relay)
+            relay_step(relay);
+        CHECK_INT(zt_rendezvous_step(r, relay ? 1 : 10, &err), 0);
+    } while (poll(&p, 1, 0) == 0);
+}
+
 TEST(who_passes_on_what_others_say_is_refused)
 {
     struct zt_meeting m = job_of_hosts(2, 60);
@@ -419,11 +431,8 @@ TEST(who_passes_on_what_others_say_is_refused)
     r.unix_fd = -1;
     m.port = relay_open(&relay, r.port);
     pid_t pid = join(&m, 1, 0, &says);
-    struct pollfd p = {.fd = says, .events = POLLIN};
-    do {
-        relay_step(&relay);
-        CHECK_INT(zt_rendezvous_step(&r, 1, &err), 0);
-    } while (poll(&p, 1, 0) == 0);
+    step_until_it_ends(&r, says, &relay);
+    RETURN_IF_FAILED();
     CHECK_INT(end_of(pid, says, text), 200);
     if (!strstr(text, "does not accept our proof"))
         FAIL("%s", text);
@@ -471,7 +480,6 @@ TEST(another_job_is_not_let_in)
     struct zt_rendezvous r;
     struct zt_err err;
     char text[SAYS_BYTES];
-    struct pollfd p;
     int says;
     CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
     other = m;
@@ -479,10 +487,8 @@ TEST(another_job_is_not_let_in)
     other.port = r.port;
     other.limit_s = 0.5;
     pid_t pid = join(&other, 1, 1, &says);
-    p = (struct pollfd){.fd = says, .events = POLLIN};
-    do
-        CHECK_INT(zt_rendezvous_step(&r, 10, &err), 0);
-    while (poll(&p, 1, 0) == 0);
+    step_until_it_ends(&r, says, NULL);
+    RETURN_IF_FAILED();
     CHECK_INT(end_of(pid, says, text), 200);
     if (!strstr(text, "does not take us: another job, or another program?"))
         FAIL("%s", text);
@@ -497,16 +503,13 @@ TEST(a_second_of_the_same_rank_is_told)
     struct zt_err err;
     char text[SAYS_BYTES];
     int says, second;
-    struct pollfd p;
     CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
     pid_t pid = join(&m, 1, 1, &says);
     while (!r.v[1].told)
         ZT_ASSERT(zt_rendezvous_step(&r, 100, &err) == 0);
     pid_t pid2 = join(&m, 1, 1, &second);
-    p = (struct pollfd){.fd = second, .events = POLLIN};
-    do
-        CHECK_INT(zt_rendezvous_step(&r, 10, &err), 0);
-    while (poll(&p, 1, 0) == 0);
+    step_until_it_ends(&r, second, NULL);
+    RETURN_IF_FAILED();
     CHECK_INT(end_of(pid2, second, text), 200);
     if (!strstr(text, "there is a rank 1 already: two jobs with the same MASTER_PORT?"))
         FAIL("%s", text);
