@@ -88,11 +88,12 @@ static void this_process(struct holder *h)
     struct zt_err err;
     struct stat st;
     *h = (struct holder){.boot = "unknown", .pid = (long)getpid()};
-    if (zt_read_file("/proc/sys/kernel/random/boot_id", 100, &boot, &err) == 0)
+    if (zt_read_file("/proc/sys/kernel/random/boot_id", 100, &boot, &err) == 0) {
         snprintf(h->boot, sizeof h->boot, "%.*s", (int)strcspn(zt_str_get(&boot), "\n"),
                  zt_str_get(&boot));
-    if (stat("/proc/self/ns/pid", &st) == 0)
-        h->pid_ns = st.st_ino;
+        if (stat("/proc/self/ns/pid", &st) == 0)
+            h->pid_ns = st.st_ino;
+    }
     h->start = start_of(h->pid);
     zt_str_release(&boot);
 }
@@ -136,8 +137,7 @@ static enum state state_of(const char *text)
         sscanf(second, "%39s %llu %llu", h.boot, &h.pid_ns, &h.start) != 3)
         return TIME_WILL_TELL;
     this_process(&us);
-    if (strcmp(h.boot, us.boot) || strcmp(us.boot, "unknown") == 0 || h.pid_ns != us.pid_ns ||
-        us.pid_ns == 0)
+    if (strcmp(h.boot, us.boot) || h.pid_ns != us.pid_ns || us.pid_ns == 0)
         return TIME_WILL_TELL;
     return lives(&h) ? IS_HELD : IS_FREE;
 }
