@@ -1,18 +1,19 @@
+/* The agent of one node: how it starts, ends and is lost, and what comes on its stderr. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/arena.h"
-#include "base/build.h"
-#include "base/clock.h"
 #include "launch/front.h"
 #include "launch/rendezvous.h"
-#include "launch/spawn.h"
 #include "launch/supervisor.h"
 
-/* ---- the agent process ---- */
+enum { START_MS = 60 * 1000 }; /* within which ssh must have logged in and started an agent */
+
+/* ---- its start ---- */
 
 /* By a process that has joined; nothing of it is below us. */
 static int start_joined(struct front_node *n, struct zt_err *err)
@@ -77,12 +78,15 @@ int zt_node_start(struct front_node *n, struct zt_ssh2_host *carry, struct zt_er
     return rc;
 }
 
-bool zt_node_has_agent(const struct front_node *n)
+/* ---- its end ---- */
+
+/* The process is there, or the carrier has it. */
+static bool has_agent(const struct front_node *n)
 {
     return n->agent || n->carried || (n->party && n->link.open && n->link.rfd >= 0);
 }
 
-void zt_node_kill(struct front_node *n)
+static void end_agent(struct front_node *n)
 {
     if (n->agent)
         kill(n->agent, SIGKILL);
@@ -91,6 +95,42 @@ void zt_node_kill(struct front_node *n)
     if (n->party && n->link.open && n->link.wfd >= 0) /* it ends with its link */
         shutdown(n->link.wfd, SHUT_RDWR);
 }
+
+void zt_node_lose(struct front_node *n, const struct zt_err *why)
+{
+    if (!n->lost.code)
+        n->lost = *why;
+    end_agent(n);
+}
+
+void zt_node_give_up(struct front_node *n)
+{
+    if (n->greeted || !n->ssh || !has_agent(n))
+        return;
+    n->given_up = true;
+    end_agent(n);
+}
+
+bool zt_node_alive(const struct front_node *n)
+{
+    return has_agent(n) || (n->link.open && n->link.rfd >= 0);
+}
+
+bool zt_node_was_lost(const struct front_node *n)
+{
+    return !n->ended && !n->given_up;
+}
+
+void zt_node_release(struct front_node *n)
+{
+    zt_link_close(&n->link);
+    if (n->err_fd >= 0)
+        close(n->err_fd);
+    zt_lines_release(&n->err_lines);
+    zt_str_release(&n->said);
+}
+
+/* ---- the carrier is done with it ---- */
 
 /* The ssh client takes the place of libssh2; nothing has been sent yet. */
 static void go_on_with_client(struct front_node *n, const struct zt_ssh2_outcome *o)
@@ -120,54 +160,9 @@ void zt_node_carried(struct front_node *n, const struct zt_ssh2_outcome *o)
     n->agent_status = o->end.cause == ZT_SSH_EXITED ? o->end.code << 8 : FAILED;
 }
 
-/* The agent has said HELLO: tell it what to do. */
-static void send_job(struct front_node *n)
-{
-    const struct zt_launch_opts *o = n->f->opts;
-    const struct front *f = n->f;
-    struct zt_job job = {
-        .n_workers = n->n_workers,
-        .first_rank = n->first_rank,
-        .world = o->n_workers,
-        .threads = o->threads,
-        .own = !o->program,
-        .command = (char *)o->own_command,
-        .device = o->device,
-        .grace_ns = (int64_t)((o->grace_s > 0 ? o->grace_s : 3) * 1e9),
-        .silence_ns = (int64_t)((o->silence_s > 0 ? o->silence_s : ZT_SILENCE_MS * 1e-3) * 1e9),
-        .recipe = (char *)o->recipe,
-        .recipe_len = o->recipe_len,
-        .dir = n->ssh || n->party ? (char *)o->dir : NULL,
-        .argv = (char **)o->program,
-        .cpus = o->cpus ? o->cpus + n->first_rank : NULL,
-        .devices = o->devices ? (char **)o->devices + n->first_rank : NULL,
-        .nodes = {.node = n->index, .n = f->n_nodes},
-    };
-    struct zt_str claim = {0};
-    if (o->name && n->ssh)
-        zt_str_printf(&claim, "%s %s", o->name, n->ssh->host);
-    else if (o->name)
-        zt_str_printf(&claim, "%s %d", o->name, n->index);
-    job.claim = claim.buf;
-    memcpy(job.secret, f->secret, sizeof job.secret);
-    job.nodes.first = zt_xcalloc((size_t)f->n_nodes + 1, sizeof *job.nodes.first);
-    for (int i = 0; i < f->n_nodes; i++)
-        job.nodes.first[i] = f->nodes[i].first_rank;
-    if (f->n_nodes > 1)
-        job.nodes.towards = (char *)o->nodes[n->index ? 0 : 1].address;
-    for (int i = 0; i < o->n_env; i++)
-        zt_frame_put(&n->link.out, ZT_FRAME_ENV, o->env[i], strlen(o->env[i]));
-    size_t at = zt_frame_begin(&n->link.out, ZT_FRAME_JOB);
-    zt_job_put(&job, &n->link.out);
-    zt_frame_end(&n->link.out, at);
-    explicit_bzero(job.secret, sizeof job.secret);
-    free(job.nodes.first);
-    zt_str_release(&claim);
-}
+/* ---- where nodes are each for themselves ---- */
 
-/* ---- nodes that are each for themselves ---- */
-
-static void tell(struct front_node *n, const struct zt_node_news *news)
+void zt_node_tell(struct front_node *n, const struct zt_node_news *news)
 {
     const struct zt_launch_sink *sink = &n->f->opts->sink;
     if (sink->node && !n->given_up)
@@ -178,253 +173,46 @@ bool zt_node_fail_alone(struct front_node *n, const char *why)
 {
     if (!n->f->opts->sink.node)
         return false;
-    tell(n, &(struct zt_node_news){.event = ZT_NODE_FAILED, .text = why});
+    zt_node_tell(n, &(struct zt_node_news){.event = ZT_NODE_FAILED, .text = why});
     n->given_up = true;
     n->fail.code = 0;
-    zt_node_kill(n); /* what it has started on its host ends with the link */
+    end_agent(n); /* what it has started on its host ends with the link */
     return true;
 }
 
-static void ask_clock(struct front_node *n)
+/* ---- how it ended ---- */
+
+/* How the way to a node's agent ended. */
+static void explain_way(const struct front_node *n, struct zt_str *s)
 {
-    enum { TIMES = 8 }; /* the shortest round trip says most */
-    if (n->n_asked++ >= TIMES)
-        return;
-    n->asked_ns = zt_now_ns();
-    n->asked_wall_ns = zt_wall_ns();
-    zt_frame_put(&n->link.out, ZT_FRAME_CLOCK, NULL, 0);
-    zt_link_flush(&n->link);
+    struct zt_ssh_end end = n->way_end;
+    if (n->by_client)
+        zt_openssh_end(n->agent_status, zt_str_get(&n->said), n->greeted, &end);
+    zt_ssh_explain(n->ssh, &end, zt_str_get(&n->said), n->greeted, s);
 }
 
-/* It was read there when the question was half the round trip old, as far as we can know. */
-static int on_clock(struct front_node *n, struct zt_cursor c, struct zt_err *err)
+void zt_node_explain_end(const struct front_node *n, struct zt_str *s)
 {
-    const int64_t round_trip_ns = ZT_MAX(zt_now_ns() - n->asked_ns, (int64_t)1);
-    int64_t theirs_ns = (int64_t)zt_get_u32(&c) * 1000000000;
-    theirs_ns += zt_get_u32(&c);
-    if (!zt_cursor_done(&c) || !n->n_asked)
-        return zt_err_set(err, ZT_EPROTO, "malformed CLOCK frame");
-    if (!n->round_trip_ns || round_trip_ns < n->round_trip_ns) {
-        n->round_trip_ns = round_trip_ns;
-        tell(n, &(struct zt_node_news){.event = ZT_NODE_CLOCK,
-                                       .text = "",
-                                       .ahead_ns = theirs_ns - n->asked_wall_ns - round_trip_ns / 2,
-                                       .round_trip_ns = round_trip_ns});
-    }
-    ask_clock(n);
-    return 0;
+    struct zt_str noise = {0};
+    if (n->lost.code)
+        zt_str_puts(s, n->lost.msg);
+    else if (n->ssh)
+        explain_way(n, s);
+    else if (n->party)
+        zt_str_puts(s, "the connection broke, or it was killed");
+    else if (WIFSIGNALED(n->agent_status))
+        zt_str_printf(s, "signal %d (%s)", WTERMSIG(n->agent_status),
+                      strsignal(WTERMSIG(n->agent_status)));
+    else
+        zt_str_printf(s, "exit code %d", WEXITSTATUS(n->agent_status));
+    if (!n->greeted)
+        zt_frame_noise(&n->link.in, &noise);
+    if (noise.len)
+        zt_str_printf(s, "; it said: %s", noise.buf);
+    zt_str_release(&noise);
 }
 
-/* ---- what the agent says ---- */
-
-static int on_hello(struct front_node *n, struct zt_cursor c, struct zt_err *err)
-{
-    size_t len, build_len;
-    char said[100];
-    const unsigned char *host = zt_get_blob(&c, &len), *build = zt_get_blob(&c, &build_len);
-    if (n->greeted || !zt_cursor_done(&c))
-        return zt_err_set(err, ZT_EPROTO, "malformed HELLO");
-    if (!n->ssh && !n->party)
-        snprintf(n->host, sizeof n->host, "%.*s", (int)len, (const char *)host);
-    n->greeted = true;
-    snprintf(said, sizeof said, "%.*s", (int)build_len, (const char *)build);
-    tell(n, &(struct zt_node_news){.event = ZT_NODE_ANSWERED, .text = said});
-    if (build_len != strlen(zt_build_name()) || memcmp(build, zt_build_name(), build_len) != 0) {
-        zt_err_set(&n->fail, ZT_EINPUT,
-                   "%s runs zerotrain %.*s, but here is zerotrain %s; install the same program on "
-                   "every host%s",
-                   n->host, (int)sizeof said, said, zt_build_name(),
-                   n->ssh ? ", or name it with --remote_path" : "");
-        if (zt_node_fail_alone(n, n->fail.msg))
-            return 0;
-        zt_front_stop(n->f, ZT_STOP_TERM);
-    }
-    if (n->f->stop == ZT_STOP_NONE)
-        send_job(n);
-    if (n->f->opts->sink.node)
-        ask_clock(n);
-    return 0;
-}
-
-static bool is_ours(const struct front_node *n, uint32_t rank)
-{
-    return rank >= (uint32_t)n->first_rank && rank < (uint32_t)(n->first_rank + n->n_workers);
-}
-
-static int on_line(struct front_node *n, struct zt_cursor c, struct zt_err *err)
-{
-    const struct zt_launch_sink *sink = &n->f->opts->sink;
-    uint32_t rank = zt_get_u32(&c), stream = zt_get_u32(&c);
-    if (c.bad || !is_ours(n, rank) || stream > ZT_LOG_STDERR)
-        return zt_err_set(err, ZT_EPROTO, "malformed LOG frame");
-    const char *line = (const char *)c.p;
-    if (zt_ranklogs_add(&n->f->logs, (int)rank, (enum zt_log_stream)stream, line, c.left, err))
-        zt_front_notice(n->f, "%s", err->msg);
-    sink->line(sink->ctx, (int)rank, (enum zt_log_stream)stream, line, c.left);
-    return 0;
-}
-
-static int on_report(struct front_node *n, struct zt_cursor c, struct zt_err *err)
-{
-    const struct zt_launch_sink *sink = &n->f->opts->sink;
-    uint32_t rank = zt_get_u32(&c);
-    if (c.bad || !is_ours(n, rank))
-        return zt_err_set(err, ZT_EPROTO, "malformed REPORT frame");
-    sink->report(sink->ctx, (int)rank, (const char *)c.p, c.left);
-    return 0;
-}
-
-/* A worker of a node that is for itself has ended, and not well. */
-static int fail_by_death(struct front_node *n, const struct zt_death *d)
-{
-    struct zt_str how = {0};
-    zt_death_describe(d, &how);
-    if (n->f->logs.v[d->rank].n_lines) {
-        zt_str_puts(&how, "\n");
-        zt_ranklogs_tail(&n->f->logs, d->rank, "", &how);
-    }
-    zt_node_fail_alone(n, zt_str_get(&how));
-    zt_str_release(&how);
-    return 0;
-}
-
-static int on_exit_frame(struct front_node *n, const struct zt_frame *frame, struct zt_err *err)
-{
-    struct zt_death d;
-    if (!zt_death_get(&d, frame) || !is_ours(n, (uint32_t)d.rank))
-        return zt_err_set(err, ZT_EPROTO, "malformed EXIT frame");
-    struct front *f = n->f;
-    enum zt_death_kind kind = zt_death_kind(&d);
-    if (kind == ZT_DEATH_WELL || n->given_up)
-        return 0;
-    if (f->opts->sink.node)
-        return fail_by_death(n, &d);
-    if (!f->failed || zt_death_before(&d, &f->first)) {
-        f->first = d;
-        f->first_on = n;
-    }
-    f->failed = true;
-    if (kind == ZT_DEATH_PEER && !f->peer_lost_ns)
-        f->peer_lost_ns = zt_now_ns();
-    if (kind == ZT_DEATH_OWN && f->stop < ZT_STOP_TERM) {
-        struct zt_str how = {0};
-        zt_death_describe(&d, &how);
-        zt_front_notice(f, "rank %d on %s ended with %s%s", d.rank, n->host, how.buf,
-                        f->opts->n_workers > 1 ? "; stopping the others" : "");
-        zt_str_release(&how);
-        zt_front_stop(f, ZT_STOP_TERM);
-    }
-    return 0;
-}
-
-/* When all ranks have given: to all of them. */
-static int on_gather(struct front_node *n, struct zt_cursor c, struct zt_err *err)
-{
-    struct front *f = n->f;
-    uint32_t rank = zt_get_u32(&c);
-    if (c.bad || !is_ours(n, rank) || c.left > ZT_SHARE_MAX_BYTES || f->has_given[rank])
-        return zt_err_set(err, ZT_EPROTO, "malformed or second GATHER frame");
-    zt_str_add(&f->given[rank], c.p, c.left);
-    f->has_given[rank] = true;
-    if (++f->n_given < f->opts->n_workers)
-        return 0;
-    for (int i = 0; i < f->n_nodes; i++) {
-        struct zt_str *out = &f->nodes[i].link.out;
-        size_t at = zt_frame_begin(out, ZT_FRAME_GATHER);
-        for (int r = 0; r < f->n_given; r++)
-            zt_put_blob(out, zt_str_get(&f->given[r]), f->given[r].len);
-        zt_frame_end(out, at);
-    }
-    for (int r = 0; r < f->n_given; r++) {
-        if (f->given[r].buf)
-            explicit_bzero(f->given[r].buf, f->given[r].len);
-        zt_str_reset(&f->given[r]);
-        f->has_given[r] = false;
-    }
-    f->n_given = 0;
-    return 0;
-}
-
-static int handle_frame(struct front_node *n, const struct zt_frame *frame, struct zt_err *err)
-{
-    struct zt_cursor c = zt_cursor_of(frame);
-    if (!n->greeted && frame->type != ZT_FRAME_HELLO)
-        return zt_err_set(err, ZT_EPROTO, "frame of type %u before HELLO", frame->type);
-    switch (frame->type) {
-    case ZT_FRAME_HELLO:
-        return on_hello(n, c, err);
-    case ZT_FRAME_BEAT:
-        return 0;
-    case ZT_FRAME_LOG:
-        return on_line(n, c, err);
-    case ZT_FRAME_REPORT:
-        return on_report(n, c, err);
-    case ZT_FRAME_GATHER:
-        return on_gather(n, c, err);
-    case ZT_FRAME_EXIT:
-        return on_exit_frame(n, frame, err);
-    case ZT_FRAME_NOTICE:
-        zt_front_notice(n->f, "%s: %.*s", n->host, (int)c.left, (const char *)c.p);
-        return 0;
-    case ZT_FRAME_FAIL: {
-        int code = (int)zt_get_u32(&c);
-        zt_err_set(&n->fail, code < 0 ? (enum zt_code)code : ZT_EPROTO, "%s: %.*s", n->host,
-                   (int)c.left, (const char *)c.p);
-        if (!zt_node_fail_alone(n, n->fail.msg))
-            zt_front_stop(n->f, ZT_STOP_TERM); /* the other nodes */
-        return 0;
-    }
-    case ZT_FRAME_CLOCK:
-        return on_clock(n, c, err);
-    case ZT_FRAME_SIGNAL: {
-        int sig = (int)zt_get_u32(&c) & 127;
-        zt_front_agent_signalled(n->f, n, sig);
-        return zt_cursor_done(&c) ? 0 : zt_err_set(err, ZT_EPROTO, "malformed SIGNAL frame");
-    }
-    case ZT_FRAME_END: {
-        int sig = (int)zt_get_u32(&c) & 127;
-        n->end_signal = sig ? sig : n->end_signal;
-        n->ended = true;
-        return zt_cursor_done(&c) ? 0 : zt_err_set(err, ZT_EPROTO, "malformed END frame");
-    }
-    default:
-        return zt_err_set(err, ZT_EPROTO, "frame of unknown type %u", frame->type);
-    }
-}
-
-void zt_node_lose(struct front_node *n, const struct zt_err *why)
-{
-    if (!n->lost.code)
-        n->lost = *why;
-    zt_node_kill(n);
-}
-
-void zt_node_give_up(struct front_node *n)
-{
-    if (n->greeted || !n->ssh || !zt_node_has_agent(n))
-        return;
-    n->given_up = true;
-    zt_node_kill(n);
-}
-
-void zt_node_read(struct front_node *n)
-{
-    struct zt_frame frame;
-    struct zt_err err;
-    int rc = zt_link_read(&n->link);
-    if (rc <= 0)
-        return;
-    while ((rc = zt_frame_next(&n->link.in, &frame, &err)) > 0) {
-        rc = handle_frame(n, &frame, &err);
-        if (rc)
-            break;
-    }
-    if (rc < 0) {
-        zt_err_wrap(&err, "from the agent");
-        zt_node_lose(n, &err);
-        zt_link_close(&n->link);
-    }
-}
+/* ---- its stderr ---- */
 
 static void agent_said(void *ctx, const char *line, size_t len)
 {
@@ -457,16 +245,49 @@ bool zt_node_read_stderr(struct front_node *n)
     return false;
 }
 
-bool zt_node_alive(const struct front_node *n)
+/* ---- time ---- */
+
+static void watch_silence(struct front_node *n, int64_t now_ns, bool blocked)
 {
-    return zt_node_has_agent(n) || (n->link.open && n->link.rfd >= 0);
+    const double told_s = n->f->opts->silence_s;
+    double limit_s = told_s > 0 ? told_s : ZT_SILENCE_MS * 1e-3;
+    zt_link_tick(&n->link, now_ns);
+    const bool asks = n->carried && !n->greeted && zt_ssh2_asks(n->f->ssh2);
+    if (blocked || asks) /* we are not listening; it cannot speak */
+        n->link.silent_ns = 0;
+    if (n->ssh && !n->greeted)
+        limit_s = ZT_MAX(limit_s, START_MS * 1e-3);
+    const double silent_s = (double)n->link.silent_ns * 1e-9;
+    if (has_agent(n) && silent_s > limit_s) {
+        struct zt_err err;
+        zt_err_set(&err, ZT_EPEER, "it has been silent for %.0f s", silent_s);
+        zt_node_lose(n, &err);
+    }
 }
 
-void zt_node_release(struct front_node *n)
+/* It did not start, or is lost; the others go on. */
+static void fail_by_end(struct front_node *n)
 {
-    zt_link_close(&n->link);
-    if (n->err_fd >= 0)
-        close(n->err_fd);
-    zt_lines_release(&n->err_lines);
-    zt_str_release(&n->said);
+    struct zt_str why = {0};
+    while (zt_node_read_stderr(n))
+        ;
+    zt_node_explain_end(n, &why);
+    zt_node_fail_alone(n, zt_str_get(&why));
+    zt_str_release(&why);
+}
+
+void zt_node_watch(struct front_node *n, int64_t now_ns, bool blocked)
+{
+    struct front *f = n->f;
+    watch_silence(n, now_ns, blocked);
+    if (zt_node_alive(n) || !zt_node_was_lost(n) || f->stop >= ZT_STOP_TERM)
+        return;
+    if (f->opts->sink.node) {
+        fail_by_end(n);
+        return;
+    }
+    if (f->n_nodes > 1)
+        zt_front_notice(f, "the agent on %s (node %d) %s; stopping the others", n->host, n->index,
+                        n->greeted ? "is lost" : "did not start");
+    zt_front_stop(f, ZT_STOP_TERM);
 }
