@@ -34,15 +34,16 @@ static void flat_start(struct flat *f)
 {
     struct tcp_op *t = f->t;
     struct tcp_group *g = t->g;
-    for (int i = 0; i < g->n_parts; i++) {
-        if (i == g->me)
-            continue;
-        f->part_of[f->n_flows] = f->part_of[f->n_flows + 1] = i;
+    for (int k = 1; k < g->n_parts; k++) {
+        int to = (g->me + k) % g->n_parts, from = (g->me - k + g->n_parts) % g->n_parts;
+        f->part_of[f->n_flows] = to;
         t->flows[f->n_flows++] = (struct tcp_flow){
-            g->parts[i].conn, true, (char *)t->src[0] + (size_t)f->bounds[i] * f->elem_bytes, 0,
-            (size_t)flat_part(f, i) * f->elem_bytes};
-        t->flows[f->n_flows++] = (struct tcp_flow){
-            g->parts[i].conn, false, g->chunks + (size_t)i * TCP_CHUNK_BYTES, 0, next_chunk(f)};
+            g->parts[to].conn, true, (char *)t->src[0] + (size_t)f->bounds[to] * f->elem_bytes, 0,
+            (size_t)flat_part(f, to) * f->elem_bytes};
+        f->part_of[f->n_flows] = from;
+        t->flows[f->n_flows++] =
+            (struct tcp_flow){g->parts[from].conn, false,
+                              g->chunks + (size_t)from * TCP_CHUNK_BYTES, 0, next_chunk(f)};
     }
 }
 
