@@ -4,8 +4,9 @@
  *     bench_tcp NODES [NETWORK_NAMESPACE...]
  *
  * One rank on each node: in the network namespaces named, in turn, or all on the loopback interface.
- * Prints one line for each size: what, bytes of the whole buffer, best and median microseconds of rank 0, each
- * call begun together, and the microseconds of processor time that a call cost its process. test/bench/bench_net.sh runs it beside others.
+ * Prints one line for each size: what, bytes of the whole buffer, best, median and mean microseconds of rank 0, each
+ * call begun together, and the microseconds of processor time that a call cost its process. test/bench/bench_net.sh
+ * runs it beside others.
  */
 #include "coll/tcp.h"
 
@@ -102,6 +103,7 @@ static void measure(const struct node *node, struct zt_dev *dev, struct zt_coll 
         int64_t count = (int64_t)(bytes / sizeof *buf), part = count / node->n;
         int rounds = bytes > 1 << 20 ? LARGE_ROUNDS : SMALL_ROUNDS;
         const double cpu_begun_s = cpu_s();
+        double sum_us = 0;
         for (int i = 0; i < rounds; i++) {
             if (c->ops->barrier(c, &err))
                 die("barrier", &err);
@@ -114,12 +116,13 @@ static void measure(const struct node *node, struct zt_dev *dev, struct zt_coll 
             if (dev->ops->sync(dev->ops->record(s), &err))
                 die("call", &err);
             us[i] = (double)(zt_now_ns() - begun_ns) * 1e-3;
+            sum_us += us[i];
         }
         const double cpu_us = (cpu_s() - cpu_begun_s) * 1e6 / rounds;
         qsort(us, (size_t)rounds, sizeof *us, by_value);
         if (node->rank == 0)
-            printf("%s %zu %.1f %.1f %.1f\n", k % 2 ? "all_gather" : "all_reduce", bytes, us[0],
-                   us[rounds / 2], cpu_us);
+            printf("%s %zu %.1f %.1f %.1f %.1f\n", k % 2 ? "all_gather" : "all_reduce", bytes,
+                   us[0], us[rounds / 2], sum_us / rounds, cpu_us);
     }
     dev->ops->stream_free(s);
 }

@@ -23,7 +23,8 @@ for size in (100 * 1000 * 1000, 4096):
                 dist.all_gather_into_tensor(out, buf[:part])
             times.append((time.perf_counter() - begun) * 1e6)
         cpu_us = (time.process_time() - cpu_begun) * 1e6 / len(times)
+        mean_us = sum(times) / len(times)
         times.sort()
         if rank == 0:
-            print(what, size, f"{times[0]:.1f} {times[len(times) // 2]:.1f} {cpu_us:.1f}", flush=True)
+            print(what, size, f"{times[0]:.1f} {times[len(times) // 2]:.1f} {mean_us:.1f} {cpu_us:.1f}", flush=True)
 dist.destroy_process_group()

@@ -29,7 +29,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     for (int k = 0; k < 4 && buf; k++) {
         int count = sizes[k / 2] / 4, rounds = k < 2 ? 6 : 100;
-        double cpu_begun_s = cpu_s();
+        double cpu_begun_s = cpu_s(), sum_us = 0;
         for (int i = 0; i < rounds; i++) {
             MPI_Barrier(MPI_COMM_WORLD);
             double begun = MPI_Wtime();
@@ -39,12 +39,13 @@ int main(int argc, char **argv)
             else
                 MPI_Allreduce(MPI_IN_PLACE, buf, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
             us[i] = (MPI_Wtime() - begun) * 1e6;
+            sum_us += us[i];
         }
         double cpu_us = (cpu_s() - cpu_begun_s) * 1e6 / rounds;
         qsort(us, (size_t)rounds, sizeof *us, by_value);
         if (rank == 0)
-            printf("%s %d %.1f %.1f %.1f\n", k % 2 ? "all_gather" : "all_reduce", sizes[k / 2],
-                   us[0], us[rounds / 2], cpu_us);
+            printf("%s %d %.1f %.1f %.1f %.1f\n", k % 2 ? "all_gather" : "all_reduce", sizes[k / 2],
+                   us[0], us[rounds / 2], sum_us / rounds, cpu_us);
     }
     MPI_Finalize();
     return 0;
