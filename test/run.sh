@@ -75,17 +75,27 @@ run_now() { # NAME COMMAND...
     rm -f "$out"
 }
 
-# run NAME COMMAND...: a program that prints test lines, beside others. `wait` for all of them.
+# Until fewer than N programs run, but for the lab's.
+lab=
+wait_until_below() {
+    while [ "$(jobs -rp | grep -cvx "${lab:-none}")" -ge "$1" ]; do wait -n; done
+}
+
+# run NAME COMMAND...: a program that prints test lines, beside others.
 run() {
-    while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done
+    wait_until_below "$at_once"
     run_now "$@" &
 }
 
-# A program with nothing beside it: it judges how long things take, or has the machine's network.
-run_alone() {
-    wait
-    run "$@"
-    wait
+# run_in_lab "ARG..." TEST...: tests on hosts made of network namespaces, of which a machine has one set, one after the
+# other. They mostly wait, so what follows runs beside them.
+run_in_lab() {
+    local args t
+    read -ra args <<<"$1"
+    shift
+    [ -z "$lab" ] || wait "$lab"
+    for t in "$@"; do run_now "$t" "$t" "${args[@]}"; done &
+    lab=$!
 }
 
 # run_shares N NAME COMMAND...: a program of many tests, N times, each with a share of them.
@@ -98,7 +108,7 @@ run_shares() {
 # build [TARGET|VAR=VALUE]...: a failing build is a failing test, not an abort.
 build() {
     local start=$SECONDS
-    wait
+    wait_until_below 1
     if make -s -j"$(nproc)" "$@" >"$tmp/build" 2>&1; then
         echo "ok build $*" >>"$log"
     else
@@ -138,14 +148,14 @@ suite_unit() { build all tests && unit_tests build; }
 suite_fuzz() { build tests && fuzz_corpora build; }
 suite_cli() { build all && run_shares 4 cli test/cli/run.sh build/zerotrain; }
 suite_fault() {
-    local t how
+    local t others
     build all tests || return
+    mapfile -t others < <(grep -L ZT_CUDA_LIB test/fault/*.sh test/fault/*.py) # those are of the suite cuda
+    # shellcheck disable=SC2046 # names without blanks
+    run_in_lab build/zerotrain $(grep -l lab.bash "${others[@]}")
     run_shares 2 test/fault/ckpt.py test/fault/ckpt.py "${long[@]}" build/zerotrain
-    for t in $(grep -L ZT_CUDA_LIB test/fault/*.sh test/fault/*.py); do # the others are of the suite cuda
-        [ $t != test/fault/ckpt.py ] || continue
-        how=run
-        ! grep -q lab.bash "$t" || how=run_alone
-        $how "$t" "$t" build/zerotrain
+    for t in $(grep -L lab.bash "${others[@]}"); do
+        [ $t = test/fault/ckpt.py ] || run "$t" "$t" build/zerotrain
     done
 }
 suite_parity() {
@@ -222,7 +232,7 @@ nvcc_tests() {
     run "nvcc parity" test/parity/cuda.py --quick build/zerotrain build/libzerotrain_cuda.so
 }
 suite_cuda() {
-    local why src
+    local why src=()
     why=$(make -s no-cusim)
     [ -z "$why" ] || {
         echo "skip cuda: $why" | tee -a "$log"
@@ -232,9 +242,8 @@ suite_cuda() {
         run_shares 4 "cusim parity" test/parity/cuda.py build/zerotrain build/cusim/libzerotrain_cuda.so
         CUSIM_LEAKS=1 kernel_tests build
         CUSIM_LEAKS=1 cuda_tests build/cusim
-        for src in $(grep -l ZT_CUDA_LIB test/fault/*.sh); do
-            run_alone "$src" "$src" build/zerotrain build/cusim/libzerotrain_cuda.so
-        done
+        mapfile -t src < <(grep -l ZT_CUDA_LIB test/fault/*.sh)
+        run_in_lab "build/zerotrain build/cusim/libzerotrain_cuda.so" "${src[@]}"
         nvcc_tests
     }
     build_cuda build/address SAN=address && {
@@ -264,9 +273,10 @@ for s in "${suites[@]}"; do
     start=$SECONDS
     echo "== $s"
     "suite_$s"
-    wait
+    wait_until_below 1
     echo "   $s: $((SECONDS - start)) s"
 done
+wait
 
 passed=$(grep -ac '^ok ' "$log")
 failed=$(grep -ac '^not ok ' "$log")
