@@ -65,11 +65,11 @@ struct cmd_nodes {
     int first_here, n_here; /* ranks of this machine; n_here 0: none */
 };
 
-/* What a run does without from now on (restart.h). */
+/* What a run that begins again does without (restart.h). */
 struct cmd_lost {
     struct zt_str_list hosts; /* as the hostfile calls them */
-    struct zt_str_list gpus;  /* of this machine, as CUDA_VISIBLE_DEVICES calls them */
-    int most;                 /* devices, or CPU workers, in all; 0: as many as there are */
+    int most;                 /* hosts' slots, or CPU workers, in all; 0: as many as there are */
+    int64_t batch;            /* that ranks must divide; 0: the run has not begun */
 };
 
 /* Commands that share a table of options; doctor's recipe may be left out. */
@@ -89,6 +89,8 @@ struct cmd_options {
     struct cmd_host_gpus *asked;
     int n_asked; /* hosts of `asked`: what they have (devices.h) */
     struct cmd_lost lost;
+    struct zt_str_list gpus; /* of this machine, as CUDA_VISIBLE_DEVICES calls them: those that the
+                                     run has begun with, and not lost */
     struct zt_ssh_keys *ssh_keys; /* by which other hosts let us in; NULL: not by libssh2 */
     struct cmd_nodes nodes;       /* (hosts_in.h) */
     struct zt_rendezvous *joined; /* processes that a launcher has started (join.h); NULL: none */
@@ -118,6 +120,9 @@ struct cmd_options {
  */
 int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_options *o);
 void cmd_options_release(struct cmd_options *o);
+
+/* A copy of text, in the arena, at the end of the list. */
+void cmd_list_add(struct zt_arena *arena, struct zt_str_list *list, const char *text);
 
 static inline bool cmd_by_slurm(const struct cmd_options *o)
 {

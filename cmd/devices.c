@@ -7,6 +7,7 @@
 #include "coll/tcp.h"
 #include "gpus.h"
 #include "hosts_in.h"
+#include "restart.h"
 #include "train/train.h"
 
 static void count_workers(const struct cmd_options *o, int n, struct cmd_devices *dev)
@@ -26,16 +27,11 @@ static int check_tcp(const struct cmd_options *o, const struct cmd_devices *dev,
     return ZT_EXIT_UNSUPPORTED;
 }
 
-/* Of n devices, so many as the run has not lost. */
-static int at_most(const struct cmd_options *o, int n)
-{
-    return o->lost.most ? ZT_MIN(n, o->lost.most) : n;
-}
-
 static int cpu_devices(const struct cmd_options *o, struct cmd_devices *dev)
 {
+    const int n = ZT_MAX(o->num_gpus, 1);
     dev->kind = ZT_DEV_CPU;
-    count_workers(o, at_most(o, o->num_gpus ? o->num_gpus : 1), dev);
+    count_workers(o, o->lost.most ? ZT_MIN(n, o->lost.most) : n, dev);
     if (o->per_gpu || o->transport) {
         cmd_error(
             "--%s is for GPUs; --num_gpus=N starts N CPU workers, which talk over shared memory",
@@ -144,26 +140,39 @@ static void keep_least(struct cmd_devices *dev, const struct cmd_host_gpus *h,
     f->cores = f->cores ? ZT_MIN(f->cores, cores) : cores;
 }
 
+/* Can the host's GPU of this number be used? 0, or an exit code after a message. */
+static int check_slot(const struct cmd_options *o, const struct cmd_host_gpus *h, int slot)
+{
+    if (slot >= h->n) {
+        cmd_error("%s: slot %d of %s is wanted, but it has %d GPU%s that we may use%s%s%s",
+                  o->nodes.n ? o->nodes.from : o->hostfile, slot, name_of(h), h->n,
+                  h->n == 1 ? "" : "s", h->mask && h->host ? " (there CUDA_VISIBLE_DEVICES=" : "",
+                  h->mask && h->host ? h->mask : "", h->mask && h->host ? ")" : "");
+        return ZT_EXIT_INPUT;
+    }
+    if (!h->v[slot].broken)
+        return 0;
+    cmd_error("GPU %s of %s cannot be used: %s", h->v[slot].entry, name_of(h), h->v[slot].broken);
+    return ZT_EXIT_FAILURE;
+}
+
+/* For a rank, one of n on that host. */
+static void take_gpu(struct cmd_devices *dev, const struct cmd_host_gpus *h,
+                     const struct cmd_gpu *gpu, int rank, int n)
+{
+    dev->workers[rank] = gpu->entry;
+    keep_least(dev, h, gpu, n);
+}
+
 /* n ranks from `first` on, a slot each: the host's GPUs of these numbers. */
 static int take_slots(const struct cmd_options *o, struct cmd_devices *dev,
-                      const struct cmd_host_gpus *h, int first, const int *slots, int n)
+                      const struct cmd_host_gpus *h, int first, int n)
 {
-    for (int i = 0; i < n; i++) {
-        if (slots[i] >= h->n) {
-            cmd_error("%s: slot %d of %s is wanted, but it has %d GPU%s that we may use%s%s%s",
-                      o->nodes.n ? o->nodes.from : o->hostfile, slots[i], name_of(h), h->n,
-                      h->n == 1 ? "" : "s",
-                      h->mask && h->host ? " (there CUDA_VISIBLE_DEVICES=" : "",
-                      h->mask && h->host ? h->mask : "", h->mask && h->host ? ")" : "");
-            return ZT_EXIT_INPUT;
-        }
-        const struct cmd_gpu *gpu = &h->v[slots[i]];
-        if (gpu->broken) {
-            cmd_error("GPU %s of %s cannot be used: %s", gpu->entry, name_of(h), gpu->broken);
-            return ZT_EXIT_FAILURE;
-        }
-        dev->workers[first + i] = gpu->entry;
-        keep_least(dev, h, gpu, n);
+    for (int rank = first; rank < first + n; rank++) {
+        const int slot = o->nodes.slots[rank], code = check_slot(o, h, slot);
+        if (code)
+            return code;
+        take_gpu(dev, h, &h->v[slot], rank, n);
     }
     return 0;
 }
@@ -195,8 +204,7 @@ static int gpus_of_hosts(const struct cmd_options *o, struct cmd_devices *dev,
     if (code)
         return code;
     for (int i = 0; i < o->nodes.n; first += o->nodes.v[i++].n_workers) {
-        int bad =
-            take_slots(o, dev, &hosts[i], first, o->nodes.slots + first, o->nodes.v[i].n_workers);
+        int bad = take_slots(o, dev, &hosts[i], first, o->nodes.v[i].n_workers);
         code = code ? code : bad;
     }
     if (!code)
@@ -206,25 +214,21 @@ static int gpus_of_hosts(const struct cmd_options *o, struct cmd_devices *dev,
     return code;
 }
 
-/* Of n slots of this machine those whose GPUs the run has not lost. */
-static const int *not_lost(const struct cmd_options *o, struct cmd_devices *dev,
-                           const struct cmd_host_gpus *h, const int *slots, int n, int *n_kept)
+/* What CUDA_VISIBLE_DEVICES calls `entry`; NULL: there is no such GPU. */
+static const struct cmd_gpu *find_gpu(const struct cmd_host_gpus *h, const char *entry)
 {
-    int *kept = zt_arena_alloc(&dev->arena, (size_t)n, sizeof *kept), k = 0;
-    for (int i = 0; i < n; i++) {
-        bool lost = false;
-        for (int l = 0; l < o->lost.gpus.n && slots[i] < h->n; l++)
-            lost = lost || strcmp(o->lost.gpus.items[l], h->v[slots[i]].entry) == 0;
-        if (!lost)
-            kept[k++] = slots[i];
-    }
-    *n_kept = at_most(o, k);
-    return kept;
+    for (const struct cmd_gpu *gpu = h->v; h->v && gpu < h->v + h->n_asked; gpu++)
+        if (strcmp(gpu->entry, entry) == 0)
+            return gpu;
+    return NULL;
 }
 
-/* Of this machine's GPUs: those of the hostfile's slots, or that the filters name, or the first. */
-static int gpus_here(const struct cmd_options *o, struct cmd_devices *dev,
-                     const struct cmd_host_gpus *h)
+/*
+ * Those that the filters name, or the hostfile's slots, or the first: all must be there. 0, or an exit code
+ * after a message.
+ */
+static int choose_gpus(struct cmd_options *o, struct cmd_devices *dev,
+                       const struct cmd_host_gpus *h)
 {
     const int *slots;
     int n, code = cmd_hosts_slots(o, h->n, &dev->arena, &slots, &n);
@@ -234,13 +238,63 @@ static int gpus_here(const struct cmd_options *o, struct cmd_devices *dev,
         cmd_error("--num_gpus=%d: only %d GPU%s here", o->num_gpus, n, n == 1 ? " is" : "s are");
         return ZT_EXIT_INPUT;
     }
-    slots = not_lost(o, dev, h, slots, o->num_gpus ? o->num_gpus : n, &n);
-    int *each = zt_arena_alloc(&dev->arena, (size_t)n * (size_t)dev->per_gpu, sizeof *each);
-    for (int i = 0; i < n * dev->per_gpu; i++)
-        each[i] = slots[i / dev->per_gpu];
+    n = o->num_gpus ? o->num_gpus : n;
+    for (int i = 0; i < n && !code; i++) {
+        code = check_slot(o, h, slots[i]);
+        if (!code)
+            cmd_list_add(&o->arena, &o->gpus, h->v[slots[i]].entry);
+    }
+    return code;
+}
+
+/*
+ * A run that begins again keeps to its GPUs: one that cannot be used any more is left out, or the end of it.
+ * 0, or an exit code after a message.
+ */
+static int keep_gpus(struct cmd_options *o, int per_gpu, const struct cmd_host_gpus *h)
+{
+    const char *gone = h->n ? "it is not found any more" : h->none ? h->none : h->wrong;
+    struct zt_str_list kept = {0};
+    struct zt_str say = {0};
+    for (int i = 0; i < o->gpus.n; i++) {
+        const char *entry = o->gpus.items[i];
+        const struct cmd_gpu *gpu = find_gpu(h, entry);
+        const char *wrong = gpu ? gpu->broken : gone;
+        if (!wrong)
+            cmd_list_add(&o->arena, &kept, entry);
+        else if (o->elastic)
+            cmd_error("GPU %s is left out from now on: %s", entry, wrong);
+        else
+            cmd_error("GPU %s, which this run began with, cannot be used any more: %s; --elastic "
+                      "goes on without it",
+                      entry, wrong);
+    }
+    if (kept.n == o->gpus.n)
+        return 0;
+    if (kept.n == 0)
+        cmd_error("no GPU of this run is left");
+    if (kept.n == 0 || !o->elastic)
+        return ZT_EXIT_FAILURE;
+    o->gpus = kept;
+    cmd_restart_divide(o->lost.batch, per_gpu, kept.n, &say);
+    if (say.len)
+        cmd_error("%s", say.buf);
+    zt_str_release(&say);
+    return 0;
+}
+
+/* Ranks on this machine's GPUs, unless some have to stand by (cmd_restart_divide()). */
+static int gpus_here(struct cmd_options *o, struct cmd_devices *dev, const struct cmd_host_gpus *h)
+{
+    int code = o->gpus.n ? keep_gpus(o, dev->per_gpu, h) : choose_gpus(o, dev, h);
+    if (code)
+        return code;
+    const int n = cmd_restart_divide(o->lost.batch, dev->per_gpu, o->gpus.n, NULL);
     count_workers(o, n * dev->per_gpu, dev);
     dev->workers = zt_arena_alloc(&dev->arena, (size_t)dev->n_workers, sizeof *dev->workers);
-    return take_slots(o, dev, h, 0, each, dev->n_workers);
+    for (int i = 0; i < dev->n_workers; i++)
+        take_gpu(dev, h, find_gpu(h, o->gpus.items[i / dev->per_gpu]), i, dev->n_workers);
+    return 0;
 }
 
 /* Of each host we need to know those up to the last that may be used. */
@@ -256,7 +310,7 @@ static int n_to_ask(const struct cmd_options *o)
     return o->num_gpus ? o->num_gpus : ZT_LAUNCH_MAX_WORKERS;
 }
 
-static int gpu_devices(const struct cmd_options *o, struct cmd_devices *dev,
+static int gpu_devices(struct cmd_options *o, struct cmd_devices *dev,
                        const struct cmd_host_gpus *hosts)
 {
     dev->kind = ZT_DEV_CUDA;
@@ -318,7 +372,7 @@ int cmd_pick_devices(struct cmd_options *o, const struct zt_env *env, struct cmd
             return code;
         here = hosts;
     }
-    if (o->nodes.n || here->n)
+    if (o->nodes.n || here->n || o->gpus.n)
         return gpu_devices(o, dev, here);
     if (here->wrong) {
         cmd_error("%s", here->wrong);

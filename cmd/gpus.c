@@ -53,13 +53,13 @@ static void say_none(enum zt_exit code, const char *why)
     say("none", code, why);
 }
 
-/* Our entries of CUDA_VISIBLE_DEVICES, by what CUDA finds of them. 0 with none after say_none(). */
+/* Our n entries of CUDA_VISIBLE_DEVICES, of which CUDA finds the first. 0 with none after say_none(). */
 static int find(const struct zt_backend **b, struct zt_str *buf, const char **entries, int *n,
-                struct zt_err *err)
+                int *n_found, struct zt_err *err)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    int n_present = zt_count_devices(), n_found = 0;
-    *n = 0;
+    int n_present = zt_count_devices();
+    *n = *n_found = 0;
     if (!cmd_may_have_gpus()) {
         say_none(ZT_EXIT_INPUT, "there is no GPU on this machine");
         return 0;
@@ -74,26 +74,26 @@ static int find(const struct zt_backend **b, struct zt_str *buf, const char **en
     }
     rc = zt_backend_load(b, err);
     if (!rc)
-        rc = (*b)->device_count(&n_found, err);
+        rc = (*b)->device_count(n_found, err);
     if (rc == ZT_EUNSUPPORTED) {
         *n = 0;
         say_none(ZT_EXIT_UNSUPPORTED, err->msg);
         return 0;
     }
-    if (!rc && visible && n_found < *n)
-        rc = zt_err_set(err, ZT_EINPUT,
-                        "CUDA_VISIBLE_DEVICES=%s names %d GPUs, but CUDA finds %d of them", visible,
-                        *n, n_found);
     if (rc || visible)
         return rc;
-    return zt_pick_devices(NULL, n_found, 0, buf, entries, ZT_LAUNCH_MAX_WORKERS, n, err);
+    return zt_pick_devices(NULL, *n_found, 0, buf, entries, ZT_LAUNCH_MAX_WORKERS, n, err);
 }
 
-static void say_gpu(const struct zt_backend *b, int i, const char *entry)
+/* CUDA finds none behind the first that is not there. It matters only if this one is to be used. */
+static void say_gpu(const struct zt_backend *b, int i, int n_found, const char *entry)
 {
     struct zt_gpu_info info;
     struct zt_err err = {0};
-    if (b->device_info(i, &info, &err)) /* it matters only if this one is to be used */
+    if (i >= n_found)
+        printf("broken\t%s\tof CUDA_VISIBLE_DEVICES=%s CUDA finds only %d\n", entry,
+               getenv("CUDA_VISIBLE_DEVICES"), n_found);
+    else if (b->device_info(i, &info, &err))
         printf("broken\t%s\t%s\n", entry, err.msg);
     else
         printf("gpu\t%zu\t%s\t%s\n", info.free_bytes, entry, info.name);
@@ -108,14 +108,14 @@ int cmd_gpus(int argc, char **argv)
     struct zt_err err = {0};
     size_t free_bytes;
     int64_t most;
-    int n = 0;
+    int n = 0, n_found;
     if (argc != 2 || !zt_parse_i64(argv[1], &most)) {
         cmd_error("`gpus` is started by zerotrain itself, not by hand");
         return ZT_EXIT_USAGE;
     }
     int rc = cmd_host_memory(&free_bytes, &err);
     if (!rc)
-        rc = find(&b, &buf, entries, &n, &err);
+        rc = find(&b, &buf, entries, &n, &n_found, &err);
     if (rc) {
         say("wrong", zt_exit_code(rc), err.msg);
         n = 0;
@@ -124,7 +124,7 @@ int cmd_gpus(int argc, char **argv)
         if (mask)
             printf("mask\t%s\n", mask);
         for (int i = 0; i < n && i < most; i++)
-            say_gpu(b, i, entries[i]);
+            say_gpu(b, i, n_found, entries[i]);
     }
     if (n > 0)
         printf("end\t%d\t%d\n", n, b->nccl_id != NULL);

@@ -300,6 +300,15 @@ int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_option
     return -1;
 }
 
+void cmd_list_add(struct zt_arena *arena, struct zt_str_list *list, const char *text)
+{
+    const char **items = zt_arena_alloc(arena, (size_t)list->n + 1, sizeof *items);
+    if (list->n)
+        memcpy(items, list->items, (size_t)list->n * sizeof *items);
+    items[list->n++] = zt_arena_strdup(arena, text);
+    list->items = items;
+}
+
 void cmd_options_release(struct cmd_options *o)
 {
     zt_hosts_release(&o->listed);

@@ -115,15 +115,6 @@ bool cmd_restart_again(struct cmd_restart *r, int rc, const struct zt_launch_res
 
 /* ---- with what ---- */
 
-static void add(struct zt_arena *arena, struct zt_str_list *list, const char *text)
-{
-    const char **items = zt_arena_alloc(arena, (size_t)list->n + 1, sizeof *items);
-    if (list->n)
-        memcpy(items, list->items, (size_t)list->n * sizeof *items);
-    items[list->n++] = zt_arena_strdup(arena, text);
-    list->items = items;
-}
-
 /* Was it `name` the last time too? Then it begins anew. */
 static bool twice_in_a_row(struct cmd_restart *r, const char *name)
 {
@@ -167,47 +158,65 @@ static bool leave_out_hosts(struct cmd_restart *r, const struct zt_launch_result
     for (int i = 0; i < nodes->n; i++) {
         if (!is_left_out(res, i, again))
             continue;
-        add(&o->arena, &o->lost.hosts, host_of(nodes, i));
+        cmd_list_add(&o->arena, &o->lost.hosts, host_of(nodes, i));
         zt_str_printf(say, "%s%s is left out from now on: %s", say->len ? "\n" : "",
                       host_of(nodes, i), why[res->node_end[i]]);
     }
     return n_out > 0;
 }
 
+static void without(struct zt_str_list *list, const char *text)
+{
+    int n = 0;
+    for (int i = 0; i < list->n; i++)
+        if (strcmp(list->items[i], text) != 0)
+            list->items[n++] = list->items[i];
+    list->n = n;
+}
+
+/* On one machine; there are n devices or CPU workers. */
 static bool leave_out_rank(struct cmd_restart *r, const struct zt_launch_result *res,
-                           const struct cmd_devices *dev, struct cmd_options *o, struct zt_str *say)
+                           const struct cmd_devices *dev, int n, struct cmd_options *o,
+                           struct zt_str *say)
 {
     char name[32] = "";
-    const int per_gpu = ZT_MAX(dev->per_gpu, 1), rank = res->first_rank;
+    const int rank = res->first_rank;
     if (rank >= 0)
         snprintf(name, sizeof name, "rank %d", rank);
-    if (!twice_in_a_row(r, name) || dev->n_workers <= per_gpu)
+    if (!twice_in_a_row(r, name) || n == 1)
         return false;
-    o->lost.most = dev->n_workers / per_gpu - 1;
     if (dev->kind == ZT_DEV_CUDA)
-        add(&o->arena, &o->lost.gpus, dev->workers[rank]);
+        without(&o->gpus, dev->workers[rank]);
     zt_str_printf(say, "%s%s is left out from now on: %s failed twice in a row",
                   dev->kind == ZT_DEV_CUDA ? "GPU " : "one worker",
                   dev->kind == ZT_DEV_CUDA ? dev->workers[rank] : "", name);
     return true;
 }
 
-bool cmd_restart_leave_out(struct cmd_restart *r, const struct zt_launch_result *res, int64_t batch,
+int cmd_restart_divide(int64_t batch, int per_device, int left, struct zt_str *say)
+{
+    int n = left;
+    while (batch % ((int64_t)n * per_device)) /* ends: it was a multiple of per_device */
+        n--;
+    if (n < left && say)
+        zt_str_printf(say,
+                      "%s%d of the remaining %d workers take part: the batch of %" PRId64
+                      " is a multiple of that",
+                      say->len ? "\n" : "", n * per_device, left * per_device, batch);
+    return n;
+}
+
+bool cmd_restart_leave_out(struct cmd_restart *r, const struct zt_launch_result *res,
                            const struct cmd_devices *dev, struct cmd_options *o, struct zt_str *say)
 {
-    const int64_t per_gpu = ZT_MAX(dev->per_gpu, 1);
-    const bool hosts = o->nodes.n > 0;
-    if (hosts ? !leave_out_hosts(r, res, o, say) : !leave_out_rank(r, res, dev, o, say))
+    const bool hosts = o->nodes.n > 0, gpus = !hosts && dev->kind == ZT_DEV_CUDA;
+    int left = gpus ? o->gpus.n : dev->n_workers;
+    if (hosts ? !leave_out_hosts(r, res, o, say) : !leave_out_rank(r, res, dev, left, o, say))
         return false;
-    const int left = hosts ? cmd_hosts_left(o) : o->lost.most;
-    o->lost.most = left;
-    while (batch % (o->lost.most * per_gpu)) /* ends: it was a multiple of per_gpu */
-        o->lost.most--;
-    if (o->lost.most < left)
-        zt_str_printf(say,
-                      "\n%d of the remaining %d workers take part: the batch of %" PRId64
-                      " is a multiple of that",
-                      (int)(o->lost.most * per_gpu), (int)(left * per_gpu), batch);
+    left = hosts ? cmd_hosts_left(o) : gpus ? o->gpus.n : left - 1;
+    const int most = cmd_restart_divide(o->lost.batch, ZT_MAX(dev->per_gpu, 1), left, say);
+    if (!gpus) /* they are counted when they are picked */
+        o->lost.most = most;
     return true;
 }
 
@@ -218,7 +227,8 @@ void cmd_restart_settings(struct cmd_restart *r, const char *resume,
         r->own_set = o->set;
     o->set = r->own_set;
     if (resume)
-        add(&o->arena, &o->set, zt_arena_printf(&o->arena, "checkpoint.resume=%s", resume));
+        cmd_list_add(&o->arena, &o->set,
+                     zt_arena_printf(&o->arena, "checkpoint.resume=%s", resume));
     if (ranks == 0)
         return;
     const int64_t each = batch->train / ranks;
@@ -229,5 +239,6 @@ void cmd_restart_settings(struct cmd_restart *r, const char *resume,
     static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                        "gradient_accumulation_steps"};
     for (size_t i = 0; i < ZT_ARRAY_LEN(keys); i++)
-        add(&o->arena, &o->set, zt_arena_printf(&o->arena, "%s=%" PRId64, keys[i], values[i]));
+        cmd_list_add(&o->arena, &o->set,
+                     zt_arena_printf(&o->arena, "%s=%" PRId64, keys[i], values[i]));
 }

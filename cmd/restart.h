@@ -9,9 +9,13 @@
  *   - a host that is lost, does not come up again, or where the kernel ran out of memory; not all hosts at
  *     once, which is more likely to be our own connection;
  *   - a host whose ranks failed first twice in a row;
- *   - on one machine, the GPU (or one of the CPU workers) of a rank that failed first twice in a row.
+ *   - on one machine, the GPU (or one of the CPU workers) of a rank that failed first twice in a row, or that cannot be
+ *     used any more.
  * The global batch stays: its micro-batches and accumulation steps are divided anew, and where that many ranks
  * do not divide it, the last ones are left out too.
+ *
+ * On one machine a run keeps to the devices that it has begun with. A GPU that cannot be used when it begins again is
+ * left out with --elastic, and else the end of it: it never goes on with fewer unasked.
  */
 #ifndef ZT_CMD_RESTART_H
 #define ZT_CMD_RESTART_H
@@ -48,12 +52,18 @@ bool cmd_restart_again(struct cmd_restart *r, int rc, const struct zt_launch_res
 int cmd_restart_wait(double wait_s);
 
 /*
- * --elastic: put what is left out into o->lost. `batch`: of the first attempt. Returns whether it is anything;
- * `say` then has a line for each.
+ * --elastic: leave out what has failed (o->lost, o->gpus). Returns whether it is anything; `say` then has a line
+ * for each.
  */
-bool cmd_restart_leave_out(struct cmd_restart *r, const struct zt_launch_result *res, int64_t batch,
+bool cmd_restart_leave_out(struct cmd_restart *r, const struct zt_launch_result *res,
                            const struct cmd_devices *dev, struct cmd_options *o,
                            struct zt_str *say);
+
+/*
+ * Of `left` devices, of per_device ranks each, as many as can share the batch (0: any can). `say` (optional) gets a
+ * line when that is not all of them.
+ */
+int cmd_restart_divide(int64_t batch, int per_device, int left, struct zt_str *say);
 
 /*
  * The settings of the next attempt: o->set, then where it goes on from (NULL: as the recipe says), and with

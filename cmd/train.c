@@ -29,9 +29,10 @@ struct job {
     struct zt_env env;
     struct display display;
     struct cmd_restart restart;
-    struct zt_recipe_batch batch; /* of the first attempt, and its ranks */
+    struct zt_recipe_batch batch; /* of the first attempt, and its ranks; 0: it is this one */
     int first_ranks;
-    bool begun; /* an attempt has saved: what its folder has is this run's */
+    int n_ranks; /* of the last attempt */
+    bool begun;  /* an attempt has saved: what its folder has is this run's */
 
     /* Of this attempt: */
     struct cmd_devices dev;
@@ -297,10 +298,12 @@ static int load_recipe(struct job *j)
 /* The recipe of another attempt goes on from what the ones before have saved, with their batch. */
 static void change_settings(struct job *j)
 {
-    const bool changed = j->dev.n_workers != j->first_ranks;
+    const int n = j->dev.n_workers;
     cmd_restart_settings(&j->restart, j->begun ? "newest" : NULL, &j->batch,
-                         changed ? j->dev.n_workers : 0, &j->o);
+                         n != j->first_ranks ? n : 0, &j->o);
     j->o.fresh = j->o.fresh && !j->begun;
+    if (n != j->n_ranks)
+        j->o.chosen.n = 0; /* zero_optimization.stage: auto, for these ranks */
 }
 
 /* Options that say nothing without others. */
@@ -361,17 +364,19 @@ static int set_up(struct job *j)
     return rc ? zt_exit_code(rc) : 0;
 }
 
-/* Another attempt is set up; a person is told what it goes on with. 0, or an exit code after a message. */
+/*
+ * Another attempt is set up, with less when `changed` or where GPUs are lost meanwhile; a person is told what it
+ * goes on with. 0, or an exit code after a message.
+ */
 static int set_up_again(struct job *j, bool changed)
 {
     release_attempt(j);
-    if (changed)
-        j->o.chosen.n = 0; /* zero_optimization.stage: auto, for these ranks */
     int code = set_up(j);
     if (code)
         return code;
-    if (changed)
+    if (changed || j->dev.n_workers != j->n_ranks)
         print_start(j);
+    j->n_ranks = j->dev.n_workers;
     if (j->from.len)
         cmd_error("going on from %s", j->from.buf);
     else
@@ -411,8 +416,7 @@ static bool begin_again(struct job *j, struct outcome *end)
     display_settle(&j->display);
     cmd_error("%s", why(end));
     const bool changed =
-        j->o.elastic &&
-        cmd_restart_leave_out(&j->restart, &end->result, j->batch.train, &j->dev, &j->o, &left_out);
+        j->o.elastic && cmd_restart_leave_out(&j->restart, &end->result, &j->dev, &j->o, &left_out);
     if (changed)
         cmd_error("%s", left_out.buf);
     cmd_error("%s", end->next.buf);
@@ -448,7 +452,9 @@ static int start_and_wait(struct job *j)
     print_start(j);
     j->restart.max = j->o.max_restarts;
     j->batch = j->r->batch;
-    j->first_ranks = j->dev.n_workers;
+    j->first_ranks = j->n_ranks = j->dev.n_workers;
+    j->o.lost.batch = j->batch.train;
+    j->o.device = j->dev.kind == ZT_DEV_CPU ? "cpu" : "cuda"; /* never the other */
     cmd_restart_begin(&j->restart);
     do {
         end.said = false;

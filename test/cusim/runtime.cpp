@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -100,13 +101,38 @@ void at_exit()
     }
 }
 
+/* Number i in a list between commas; i itself where there is no list. */
+int nth(const char *list, int i)
+{
+    for (int k = 0; list && k < i; k++) {
+        list = strchr(list, ',');
+        list = list ? list + 1 : "-1";
+    }
+    return list ? atoi(list) : i;
+}
+
+int read_count(const char *name, const char *value)
+{
+    if (*value != '/')
+        return (int)parse_bytes(name, value);
+    int n = 0;
+    if (!(std::ifstream(value) >> n))
+        bad_setting(name, value);
+    return n;
+}
+
 cusim::config read_settings()
 {
-    cusim::config c = {cusim::EAGER, 1, 0, 1, RUNTIME_VERSION, (size_t)2 << 30, false, false};
+    cusim::config c = {cusim::EAGER, 1, 0, 1, RUNTIME_VERSION, (size_t)2 << 30, false, false, {}};
     if (const char *v = getenv("CUSIM_SCHED"))
         parse_schedule(&c, v);
     if (const char *v = getenv("CUSIM_DEVICES"))
-        c.n_devices = (int)parse_bytes("CUSIM_DEVICES", v);
+        c.n_devices = read_count("CUSIM_DEVICES", v);
+    if (const char *v = getenv("CUSIM_BROKEN")) {
+        std::ifstream in(v);
+        for (int d; in >> d;)
+            c.broken.insert(d);
+    }
     if (const char *v = getenv("CUSIM_DRIVER"))
         c.driver = (int)parse_bytes("CUSIM_DRIVER", v);
     if (const char *v = getenv("CUSIM_MEMORY"))
@@ -268,6 +294,7 @@ const error_text ERRORS[] = {
     {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
@@ -344,6 +371,8 @@ cudaError_t cudaSetDevice(int d)
     CUSIM_ENTER(cudaSetDevice, cudaErrorInitializationError);
     if (!is_device(d))
         return result(cudaErrorInvalidDevice);
+    if (settings().broken.count(nth(getenv("CUDA_VISIBLE_DEVICES"), d)))
+        return result(cudaErrorECCUncorrectable);
     device = d;
     return cudaSuccess;
 }

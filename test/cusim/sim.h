@@ -13,7 +13,9 @@
  *       When a stream carries out an operation: at once; after up to US microseconds; half the streams
  *       after US each time; only once somebody waits for it.
  *   CUSIM_SHUFFLE=SEED    warps and lanes of a kernel in random order, blocks from a random one on
- *   CUSIM_DEVICES=N       default 1; 0: no device
+ *   CUSIM_DEVICES=N       default 1; 0: no device; or a path: of a file with the number
+ *   CUSIM_BROKEN=FILE     cudaSetDevice() fails for the devices whose numbers stand in it, a line each, counted
+ *                         without CUDA_VISIBLE_DEVICES; no file: for none
  *   CUSIM_MEMORY=BYTES    of each device, with suffix K, M, G; default 2G
  *   CUSIM_DRIVER=VERSION  of cudaDriverGetVersion(); below 13000: too old; 0: no driver
  *   CUSIM_FAIL=CALL:N[:CODE][,...]
@@ -30,6 +32,7 @@
 #include <stddef.h>
 
 #include <functional>
+#include <set>
 
 #if defined(CUSIM_TSAN)
 extern "C" {
@@ -172,6 +175,7 @@ struct config {
     int n_devices, driver;
     size_t memory_bytes;
     bool guard, leaks;
+    std::set<int> broken;
 };
 
 const config &settings();

@@ -19,7 +19,7 @@ train() {
     until_true trains || fail "start" "no step was made: $(tail -n 3 "$tmp/err")"
 }
 trains() { grep -q '"step"' "$tmp/run$((case_no - 1))/metrics.jsonl" 2>/dev/null || ended; }
-rank() { pgrep -P "$(agent)" -x "zerotrain-r$1"; }
+rank() { pgrep -P "$(agent)" -x "zerotrain-r$1" 2>/dev/null; }
 
 # soon NAME CODE PATTERN: the verdict, and how long it took.
 soon() {
@@ -63,6 +63,84 @@ hit TERM "$pid"
 verdict "a GPU is left out" '*' 'GPU 1 is left out from now on: rank 1 failed twice in a row'
 [ "$gpu" = CUDA_VISIBLE_DEVICES=2 ] || fail "a GPU is left out" "rank 1 has $gpu"
 grep -q 'batch 6 = .* x 2 ranks' "$tmp/out" || fail "a GPU is left out" "the batch is another"
+
+# A rank's process ends since its GPU cannot be used any more, and it still cannot when the run begins again.
+export CUSIM_BROKEN=$tmp/broken
+saving() { # GPUS OPTION...
+    CUSIM_DEVICES=$1 train --set checkpoint.dir="$tmp/ck$case_no" --set checkpoint.every_steps=5 \
+        --set train_batch_size=6 "${@:2}"
+}
+train_and_break() { # GPUS OPTION...: GPU 1 of them breaks
+    saving "$@"
+    echo 1 >"$tmp/broken"
+    hit 9 "$(rank 1)"
+}
+goes_on_with() { # NAME RANKS PATTERN: more steps are made
+    until_true went_on 1
+    until_true grep -q "batch 6 = .* x $2 rank" "$tmp/out"
+    local n
+    n=$(wc -l <"$tmp/run$((case_no - 1))/metrics.jsonl")
+    until_true more_steps $((n + 5))
+    hit INT "$pid"
+    verdict "$1" 130 "$3"
+    rm -f "$tmp/broken"
+}
+more_steps() { [ "$(wc -l <"$tmp/run$((case_no - 1))/metrics.jsonl")" -gt "$1" ] || ended; }
+said() { # NAME PATTERN
+    grep -qE -- "$2" "$tmp/err" "$tmp/out" || fail "$1" "nobody said \"$2\""
+}
+
+train_and_break 3 --num_gpus=3 --max_restarts=1 --elastic
+goes_on_with "a GPU that stays broken is left out" 2 \
+    'GPU 1 is left out from now on: GPU 1: cudaErrorECCUncorrectable'
+
+# Of 4 that remain 3 can share the batch; of these one breaks too, and the fourth takes its place.
+train_and_break 6 --num_gpus=6 --max_restarts=2 --elastic
+until_true went_on 1
+said "two GPUs break" '3 of the remaining 5 workers take part: the batch of 6 is a multiple of that'
+until_true rank_is_there 2
+echo 3 >>"$tmp/broken"
+hit 9 "$(rank 2)"
+until_true went_on 2
+until_true rank_is_there 2
+gpu=$(tr '\0' '\n' <"/proc/$(rank 2)/environ" | grep CUDA_VISIBLE_DEVICES)
+goes_on_with "two GPUs break" 3 'GPU 3 is left out from now on: '
+[ "$gpu" = CUDA_VISIBLE_DEVICES=4 ] || fail "two GPUs break" "rank 2 has $gpu"
+
+train_and_break 3 --max_restarts=2
+verdict "a GPU that stays broken ends a run that keeps its ranks" 1 \
+    'GPU 1, which this run began with, cannot be used any more: .*cudaErrorECC.*; --elastic goes on without it'
+rm "$tmp/broken"
+
+saving 1 --max_restarts=2 --elastic --devices_per_gpu=2
+echo 0 >"$tmp/broken"
+hit 9 "$(rank 1)"
+verdict "the only GPU breaks" 1 'no GPU of this run is left'
+rm "$tmp/broken"
+
+# Fewer are found than the run began with, named or not.
+train_and_lose() { # OPTION...: of 3 GPUs
+    echo 3 >"$tmp/devices"
+    saving "$tmp/devices" --max_restarts=2 "$@"
+    echo 2 >"$tmp/devices"
+    hit 9 "$(rank 1)"
+}
+train_and_lose
+verdict "a GPU is gone when the run begins again" 1 'GPU 2, .* cannot be used any more: it is not found any more; --elastic'
+train_and_lose --elastic
+goes_on_with "a GPU is gone, and left out" 2 'GPU 2 is left out from now on: it is not found any more'
+export CUDA_VISIBLE_DEVICES=2,1,0
+train_and_lose --elastic
+goes_on_with "a GPU of CUDA_VISIBLE_DEVICES is gone" 2 'GPU 0 is left out from now on: .*=2,1,0 CUDA finds only 2'
+unset CUDA_VISIBLE_DEVICES
+CUSIM_DEVICES=2 start --device=cuda --num_gpus=3 --max_restarts=2 --elastic --set checkpoint.dir="$tmp/ck$case_no" \
+    --log_dir="$tmp/run$case_no" "$tmp/tiny.yaml"
+verdict "fewer GPUs than asked for" 3 '--num_gpus=3: only 2 GPUs are here'
+echo 2 >"$tmp/broken"
+CUSIM_DEVICES=3 start --device=cuda --max_restarts=2 --elastic --set checkpoint.dir="$tmp/ck$case_no" \
+    --log_dir="$tmp/run$case_no" "$tmp/tiny.yaml"
+verdict "a broken GPU at the start" 1 'GPU 2 of this machine cannot be used: GPU 2: cudaErrorECC'
+unset CUSIM_BROKEN
 
 # Hosts of an allocation are asked for their GPUs, and trained on, by one srun (played).
 mkdir "$tmp/bin"

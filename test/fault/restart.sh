@@ -9,7 +9,7 @@ suite=restart
 train() { start_saving --num_gpus=3 "$@"; }
 prints() { grep -qE -- "$1" "$tmp/out" || ended; }
 until_says() { until_true says "$1"; }
-rank() { pgrep -P "$(agent)" -x "zerotrain-r$1"; }
+rank() { pgrep -P "$(agent)" -x "zerotrain-r$1" 2>/dev/null; }
 rank_is_there() { [ -n "$(rank "$1")" ] || ended; }
 kill_rank() {
     until_true rank_is_there "$1"
