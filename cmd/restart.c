@@ -41,14 +41,16 @@ void cmd_restart_begin(struct cmd_restart *r)
 int cmd_restart_wait(double wait_s)
 {
     const int64_t end_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
+    int64_t left_ns;
     sigset_t set;
     ending_signals(&set);
-    for (int64_t left_ns; (left_ns = end_ns - zt_now_ns()) > 0;) {
+    do {
+        left_ns = ZT_MAX(end_ns - zt_now_ns(), 0);
         const struct timespec t = {left_ns / 1000000000, left_ns % 1000000000};
         const int sig = sigtimedwait(&set, NULL, &t);
         if (sig > 0)
             return sig;
-    }
+    } while (left_ns > 0);
     return 0;
 }
 

@@ -48,7 +48,7 @@ void cmd_restart_begin(struct cmd_restart *r);
 bool cmd_restart_again(struct cmd_restart *r, int rc, const struct zt_launch_result *res,
                        double *wait_s, struct zt_str *say);
 
-/* Wait. 0, or the signal that came instead. */
+/* Wait. 0, or the signal that came instead, or had come before. */
 int cmd_restart_wait(double wait_s);
 
 /*

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/io.h"
 #include "ckpt/folder.h"
 #include "devices.h"
@@ -44,6 +45,8 @@ struct job {
     struct zt_str from;   /* the checkpoint that it goes on from, or "" */
     struct zt_fit_limits limits;
     int threads;
+    int64_t waits_since_ns; /* for the checkpoints' lock; 0: not yet, INT64_MAX: that is said */
+    int told;               /* signal that has ended the wait */
 };
 
 static void release_attempt(struct job *j)
@@ -57,6 +60,7 @@ static void release_attempt(struct job *j)
     zt_recipe_free(j->r);
     j->r = NULL;
     cmd_devices_release(&j->dev);
+    j->waits_since_ns = 0;
 }
 
 /* Plans of all ranks must agree before a rank starts. */
@@ -326,6 +330,35 @@ static int check_restarts(const struct job *j)
     return ZT_EXIT_USAGE;
 }
 
+/* While another run has the lock of the checkpoints: what is waited for is said once, and a signal ends it. */
+static bool goes_on_waiting(void *ctx, const char *who, double left_s)
+{
+    enum { WITHOUT_A_WORD_S = 1 };
+    struct job *j = ctx;
+    const int64_t now_ns = zt_now_ns();
+    if (j->waits_since_ns == 0)
+        j->waits_since_ns = now_ns;
+    if (now_ns - j->waits_since_ns >= (int64_t)WITHOUT_A_WORD_S * 1000000000) {
+        cmd_error("%s is locked by %s: waiting for another %.0f s at most", j->r->checkpoint.dir,
+                  who[0] ? who : "another run", left_s);
+        j->waits_since_ns = INT64_MAX;
+    }
+    j->told = cmd_restart_wait(0);
+    return j->told == 0;
+}
+
+/* Pre-empted while nothing runs: the newest checkpoint is what there is. */
+static int code_between(int code)
+{
+    return code == 128 + SIGTERM || code == 128 + SIGUSR1 ? ZT_EXIT_PREEMPTED : code;
+}
+
+static int told_between(int sig)
+{
+    cmd_error("ended by signal %d (%s) before it began again", sig, strsignal(sig));
+    return code_between(128 + sig);
+}
+
 /* Everything that can be wrong before workers are started, for this attempt. 0, or an exit code after a message. */
 static int set_up(struct job *j)
 {
@@ -348,6 +381,8 @@ static int set_up(struct job *j)
     if (code)
         return code;
     j->threads = cmd_threads(j->r, &j->dev);
+    const struct zt_ckpt_wait wait = {
+        .most_s = j->first_ranks ? 60 : 5, .go_on = goes_on_waiting, .ctx = j};
     int rc = plan_all_ranks(j, &err);
     if (!rc)
         rc = zt_train_check(j->r, j->model, &j->notes, &err);
@@ -357,8 +392,10 @@ static int set_up(struct job *j)
         return cmd_fit_check(j->o.recipe_path, j->plan, &j->limits);
     }
     if (!rc)
-        rc = zt_train_check_checkpoints(j->r, j->model, j->o.fresh, j->first_ranks ? 60 : 5,
-                                        &j->from, &j->notes, &err);
+        rc = zt_train_check_checkpoints(j->r, j->model, j->o.fresh, &wait, &j->from, &j->notes,
+                                        &err);
+    if (j->told)
+        return told_between(j->told);
     if (rc)
         cmd_error("%s", err.msg);
     return rc ? zt_exit_code(rc) : 0;
@@ -384,13 +421,6 @@ static int set_up_again(struct job *j, bool changed)
     display_again(&j->display, j->dev.n_workers, j->restart.used);
     set_display(j);
     return 0;
-}
-
-/* Told to end while nothing runs: the newest checkpoint is what there is. */
-static int told_between(int sig)
-{
-    cmd_error("ended by signal %d (%s) before it began again", sig, strsignal(sig));
-    return sig == SIGTERM || sig == SIGUSR1 ? ZT_EXIT_PREEMPTED : 128 + sig;
 }
 
 /* Else another attempt begins as this one did, perhaps from a checkpoint of another run. */
@@ -423,8 +453,13 @@ static bool begin_again(struct job *j, struct outcome *end)
     zt_str_release(&left_out);
     zt_str_reset(&end->next);
     end->said = true;
-    const int sig = cmd_restart_wait(wait_s);
-    end->code = sig ? told_between(sig) : set_up_again(j, changed);
+    int sig = cmd_restart_wait(wait_s);
+    if (!sig)
+        end->code = code_between(set_up_again(j, changed));
+    if (!sig && !end->code)
+        sig = cmd_restart_wait(0); /* it came meanwhile */
+    if (sig)
+        end->code = told_between(sig);
     return end->code == 0;
 }
 

@@ -254,9 +254,9 @@ static int take(const char *dir, int64_t n, struct zt_ckpt_lock **out, struct zt
     if (!rc)
         rc = sign(l, err);
     if (!rc)
-        rc = newest(dir, true, &last, err);
-    if (!rc && last == n)
         rc = start_beat(l, err);
+    if (!rc)
+        rc = newest(dir, true, &last, err);
     if (!rc && last == n) {
         *out = l;
         return 1;
@@ -267,19 +267,26 @@ static int take(const char *dir, int64_t n, struct zt_ckpt_lock **out, struct zt
     return rc < 0 ? rc : 0;
 }
 
-static int say_locked(const char *dir, const struct watch *w, struct zt_err *err)
+/* It is held, and its holder lives, or only time can tell. 0: it may be looked at again. */
+static int wait_on(const char *dir, const struct zt_ckpt_wait *wait, const struct watch *w,
+                   bool lives, int64_t give_up_ns, struct zt_err *err)
 {
+    const int64_t end_ns = lives ? give_up_ns : w->since_ns + w->stale_ns;
+    const int64_t left_ns = ZT_MAX(end_ns - zt_now_ns(), 0);
+    if (!(lives && left_ns == 0) &&
+        (!wait->go_on || wait->go_on(wait->ctx, w->who, (double)left_ns * 1e-9)))
+        return 0;
     return zt_err_set(err, ZT_EINPUT,
                       "%s: another run keeps its checkpoints there%s%s; wait for its end, or give "
                       "another checkpoint.dir",
                       dir, w->who[0] ? ": " : "", w->who);
 }
 
-int zt_ckpt_lock(const char *dir, double wait_s, double stale_s, struct zt_ckpt_lock **out,
+int zt_ckpt_lock(const char *dir, const struct zt_ckpt_wait *wait, struct zt_ckpt_lock **out,
                  struct zt_err *err)
 {
-    const int64_t give_up_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
-    struct watch w = {.stale_ns = (int64_t)((stale_s > 0 ? stale_s : STALE_S) * 1e9)};
+    const int64_t give_up_ns = zt_now_ns() + (int64_t)(wait->most_s * 1e9);
+    struct watch w = {.stale_ns = (int64_t)((wait->stale_s > 0 ? wait->stale_s : STALE_S) * 1e9)};
     *out = NULL;
     int rc = zt_make_dirs(dir, err);
     while (!rc) {
@@ -290,12 +297,9 @@ int zt_ckpt_lock(const char *dir, double wait_s, double stale_s, struct zt_ckpt_
             rc = look(dir, n, &w, &state, err);
         if (!rc && state == IS_FREE)
             rc = take(dir, n + 1, out, err);
-        if (rc)
-            break;
-        const bool held = state == IS_HELD || (state == TIME_WILL_TELL && w.moves);
-        if (held && zt_now_ns() >= give_up_ns)
-            rc = say_locked(dir, &w, err);
-        else
+        if (!rc && (state == IS_HELD || state == TIME_WILL_TELL))
+            rc = wait_on(dir, wait, &w, state == IS_HELD || w.moves, give_up_ns, err);
+        if (!rc)
             poll(NULL, 0, RETRY_MS);
     }
     return rc > 0 ? 0 : rc;
@@ -330,8 +334,8 @@ void zt_ckpt_unlock(struct zt_ckpt_lock *l)
         pthread_mutex_destroy(&l->mutex);
     }
     /* Should it not be written, the process's end tells as much on this host, and time on others. */
-    if (l->has_thread && pwrite(l->fd, LEFT, sizeof LEFT - 1, 0) < 0)
-        (void)fsync(l->fd);
+    if (l->has_thread)
+        (void)!pwrite(l->fd, LEFT, sizeof LEFT - 1, 0);
     if (l->fd >= 0)
         close(l->fd);
     free(l->dir);

@@ -21,12 +21,23 @@
 
 struct zt_ckpt_lock;
 
+/* How a lock that another run holds is waited for. */
+struct zt_ckpt_wait {
+    double most_s;  /* while its holder lives: processes may outlive a run by moments */
+    double stale_s; /* while only time can tell whether it does; 0: 30 s */
+    /*
+     * Optional. Called some 20 times a second while it is waited for; false: no longer. `who` holds it ("process 71
+     * on zt1 since ..."; "": not known); in left_s it is given up, or taken over.
+     */
+    bool (*go_on)(void *ctx, const char *who, double left_s);
+    void *ctx;
+};
+
 /*
- * Take the lock of the folder DIR, which is made. Blocks for up to wait_s while another run holds it (its
- * processes may outlive it by moments), then ZT_EINPUT says who; for 30 s (stale_s, when not 0) where only
- * time can tell whether its holder lives. *out is NULL on failure. A thread keeps it up until it is given back.
+ * Take the lock of the folder DIR, which is made. Blocks while another run holds it as `wait` says, then
+ * ZT_EINPUT says who. *out is NULL on failure. A thread keeps it up until it is given back.
  */
-int zt_ckpt_lock(const char *dir, double wait_s, double stale_s, struct zt_ckpt_lock **out,
+int zt_ckpt_lock(const char *dir, const struct zt_ckpt_wait *wait, struct zt_ckpt_lock **out,
                  struct zt_err *err) ZT_MUST_CHECK;
 
 /* 0: still ours. ZT_ESYS: another run has taken it, since we did not move for too long. */

@@ -80,8 +80,8 @@ static bool is_inside(const char *path, const char *dir)
 }
 
 int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model *m, bool fresh,
-                               double wait_s, struct zt_str *from, struct zt_str *notes,
-                               struct zt_err *err)
+                               const struct zt_ckpt_wait *wait, struct zt_str *from,
+                               struct zt_str *notes, struct zt_err *err)
 {
     const struct zt_recipe_checkpoint *c = &r->checkpoint;
     const bool newest = strcmp(c->resume, "newest") == 0, resumes = strcmp(c->resume, "never") != 0;
@@ -94,7 +94,7 @@ int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model 
                           here ? "--fresh begins anew, and --resume goes on from what is there; "
                                  "choose one"
                                : "--fresh is about checkpoint.dir, which is not given");
-    if (c->dir && zt_ckpt_lock(c->dir, wait_s, 0, &lock, err)) {
+    if (c->dir && zt_ckpt_lock(c->dir, wait, &lock, err)) {
         err->code = ZT_EINPUT; /* whatever is wrong with it, another folder will do */
         rc = zt_err_wrap(err, "%s: checkpoint.dir", zt_recipe_origin(r, "checkpoint.dir"));
     }

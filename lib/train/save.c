@@ -372,7 +372,7 @@ int zt_saver_create(const struct zt_saver_opts *o, struct zt_saver **out, struct
     s->last_good = -1;
     int rc = 0;
     if (s->env->rank == 0) {
-        rc = zt_ckpt_lock(s->dir, WAIT_S, 0, &s->lock, err);
+        rc = zt_ckpt_lock(s->dir, &(struct zt_ckpt_wait){.most_s = WAIT_S}, &s->lock, err);
         if (!rc)
             rc = zt_ckpt_clean(s->dir, err);
     }

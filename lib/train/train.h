@@ -19,6 +19,7 @@
 #ifndef ZT_TRAIN_TRAIN_H
 #define ZT_TRAIN_TRAIN_H
 
+#include "ckpt/lock.h"
 #include "coll/coll.h"
 #include "plan/plan.h"
 #include "recipe/recipe.h"
@@ -51,11 +52,11 @@ int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *const *
 /*
  * Checkpoints, likewise: the folder is free and no other run's (with `fresh`, what it holds is moved aside),
  * and there is one to go on from if the recipe says so; `from` becomes its path, or "". Takes and gives back
- * the folder's lock, after waiting for wait_s at most (ckpt/lock.h).
+ * the folder's lock (ckpt/lock.h).
  */
 int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model *m, bool fresh,
-                               double wait_s, struct zt_str *from, struct zt_str *notes,
-                               struct zt_err *err) ZT_MUST_CHECK;
+                               const struct zt_ckpt_wait *wait, struct zt_str *from,
+                               struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
 
 /* Steps that train.epochs passes over data.train take; the last may be padded. Opens the data. */
 int zt_train_epoch_steps(const struct zt_recipe *r, int64_t *steps,

@@ -79,6 +79,36 @@ verdict "a failure before the first checkpoint of a run that goes on from anothe
 ! grep -q '"step": *[1-7],' "$run/metrics.jsonl" ||
     fail "a failure before the first checkpoint of a run that goes on from another" "it began with the first step"
 
+# ---- the lock of a host that cannot be asked whether it lives ----
+
+lock_elsewhere() { # as lock N of the folder $ck; who has the one before finds out at its next save
+    printf 'held by process 1 on zt9 since 2026-01-01 00:00:00 UTC\n%s 4026531836 17\n' \
+        01234567-0000-0000-0000-000000000000 >"$ck/.lock-$1"
+}
+newest_lock() { find "$ck" -name '.lock-*' | grep -o '[0-9]*$' | sort -n | tail -n 1; }
+told_while_locked() { # NAME SIGNAL CODE: as it begins again
+    train --max_restarts=1
+    until_step 3
+    local n=$(($(newest_lock) + 1))
+    lock_elsewhere $n
+    until_says 'waiting for another'
+    hit "$2" "$pid"
+    verdict "$1" "$3" 'ended by signal .* before it began again'
+    grep -qE "$ck is locked by process 1 on zt9 since 2026-01-01 .*: waiting for another (2[0-9]|30) s at most" "$tmp/err" ||
+        fail "$1" "it was not said what is waited for"
+    [ "$(newest_lock)" = $n ] || fail "$1" "it took the lock"
+}
+told_while_locked "an interrupt while the folder is locked" INT 130
+told_while_locked "SIGTERM while the folder is locked" TERM 7
+
+ck=$tmp/ck$((case_no + 1))
+mkdir "$ck"
+lock_elsewhere 1
+train
+until_says 'is locked by process 1 on zt9'
+hit INT "$pid"
+verdict "an interrupt while the folder is locked, before the first attempt" 130
+
 # ---- used up, and not begun again ----
 
 train --max_restarts=1

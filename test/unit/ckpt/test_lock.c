@@ -18,6 +18,12 @@
 static char dir[64];
 static struct zt_err err;
 
+static int lock_folder(const char *path, double most_s, double stale_s, struct zt_ckpt_lock **out)
+{
+    const struct zt_ckpt_wait wait = {.most_s = most_s, .stale_s = stale_s};
+    return zt_ckpt_lock(path, &wait, out, &err);
+}
+
 static void make_dir(void)
 {
     snprintf(dir, sizeof dir, "build/test-lock-XXXXXX");
@@ -55,16 +61,16 @@ TEST(lock_is_for_one)
     struct zt_ckpt_lock *lock, *other = NULL;
     char path[128];
     make_dir();
-    CHECK_OK(zt_ckpt_lock(dir, 0, 0, &lock, &err), err);
-    CHECK_INT(zt_ckpt_lock(dir, 0.1, 0, &other, &err), ZT_EINPUT);
+    CHECK_OK(lock_folder(dir, 0, 0, &lock), err);
+    CHECK_INT(lock_folder(dir, 0.1, 0, &other), ZT_EINPUT);
     CHECK(strstr(err.msg, "another run keeps its checkpoints there: process "));
     CHECK(!other);
     CHECK_OK(zt_ckpt_lock_check(lock, &err), err);
     zt_ckpt_unlock(lock);
-    CHECK_OK(zt_ckpt_lock(dir, 0, 0, &lock, &err), err);
+    CHECK_OK(lock_folder(dir, 0, 0, &lock), err);
     CHECK_INT(the_number(), 2);
     snprintf(path, sizeof path, "%s/.lock-2/x", dir);
-    CHECK_INT(zt_ckpt_lock(path, 0, 0, &other, &err), ZT_EIO);
+    CHECK_INT(lock_folder(path, 0, 0, &other), ZT_EIO);
     CHECK(!other);
     zt_ckpt_unlock(lock);
     zt_ckpt_unlock(NULL);
@@ -82,12 +88,12 @@ TEST(lock_of_a_dead_process_is_free)
     for (int reaped = 0; reaped < 2; reaped++) {
         pid_t child = fork();
         if (child == 0)
-            _exit(zt_ckpt_lock(dir, 5, 0, &lock, &err) != 0);
+            _exit(lock_folder(dir, 5, 0, &lock) != 0);
         CHECK(child > 0 && waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT) == 0);
         CHECK_INT(ended.si_status, 0);
         if (reaped)
             CHECK(waitpid(child, NULL, 0) == child);
-        CHECK_OK(zt_ckpt_lock(dir, 0, 0, &lock, &err), err);
+        CHECK_OK(lock_folder(dir, 0, 0, &lock), err);
         zt_ckpt_unlock(lock);
     }
     CHECK_INT(the_number(), 4);
@@ -107,7 +113,7 @@ TEST(lock_of_another_host_that_is_not_kept_up)
         make_dir();
         put(6, elsewhere);
         put(7, texts[i]);
-        CHECK_OK(zt_ckpt_lock(dir, 0, 0.3, &lock, &err), err);
+        CHECK_OK(lock_folder(dir, 0, 0.3, &lock), err);
         CHECK(zt_now_ns() - begun_ns >= 300000000);
         CHECK_INT(the_number(), 8);
         zt_ckpt_unlock(lock);
@@ -137,11 +143,52 @@ TEST(lock_of_another_host_that_is_kept_up)
     put(7, elsewhere);
     atomic_store(&keeps_up, true);
     CHECK(pthread_create(&thread, NULL, keep_up, NULL) == 0);
-    CHECK_INT(zt_ckpt_lock(dir, 1, 10, &lock, &err), ZT_EINPUT);
+    CHECK_INT(lock_folder(dir, 1, 10, &lock), ZT_EINPUT);
     CHECK(strstr(err.msg, "there: process 1 on zt9 since 2026-01-01 00:00:00 UTC; wait"));
     atomic_store(&keeps_up, false);
     pthread_join(thread, NULL);
     CHECK_INT(the_number(), 7);
+    remove_dir();
+}
+
+/* What go_on() has heard. */
+struct heard {
+    int n, most;
+    char who[128];
+    double first_s, last_s;
+};
+
+static bool go_on(void *ctx, const char *who, double left_s)
+{
+    struct heard *h = ctx;
+    if (h->n++ == 0)
+        h->first_s = left_s;
+    h->last_s = left_s;
+    snprintf(h->who, sizeof h->who, "%s", who);
+    return h->n < h->most;
+}
+
+/* It is told what is waited for, and for how long, and may end that. */
+TEST(lock_wait_is_the_callers)
+{
+    struct zt_ckpt_lock *lock, *other;
+    struct heard h = {.most = 3};
+    struct zt_ckpt_wait wait = {.most_s = 500, .stale_s = 1000, .go_on = go_on, .ctx = &h};
+    make_dir();
+    put(7, elsewhere); /* which may be alive */
+    CHECK_INT(zt_ckpt_lock(dir, &wait, &lock, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "there: process 1 on zt9 since 2026-01-01 00:00:00 UTC; wait"));
+    CHECK_INT(h.n, 3);
+    CHECK(strcmp(h.who, "process 1 on zt9 since 2026-01-01 00:00:00 UTC") == 0);
+    CHECK(h.first_s <= 1000 && h.first_s > 500 && h.last_s < h.first_s && h.last_s > 500);
+    put(7, "left by process 1 on zt9 since ever\nx 1 1\n");
+    h = (struct heard){.most = 2};
+    CHECK_OK(zt_ckpt_lock(dir, &wait, &lock, &err), err); /* nobody has to be asked */
+    CHECK_INT(h.n, 0);
+    CHECK_INT(zt_ckpt_lock(dir, &wait, &other, &err), ZT_EINPUT); /* we live */
+    CHECK_INT(h.n, 2);
+    CHECK(strstr(h.who, "process ") && h.first_s <= 500 && h.first_s > 250);
+    zt_ckpt_unlock(lock);
     remove_dir();
 }
 
@@ -152,7 +199,7 @@ TEST(lock_that_was_taken_over)
     char path[128];
     make_dir();
     put(3, "left by process 1 on zt9 since ever\nx 1 1\n");
-    CHECK_OK(zt_ckpt_lock(dir, 0, 0, &lock, &err), err);
+    CHECK_OK(lock_folder(dir, 0, 0, &lock), err);
     put(5, elsewhere);
     CHECK_INT(zt_ckpt_lock_check(lock, &err), ZT_ESYS);
     CHECK(strstr(err.msg, "another one has taken over its checkpoints"));
@@ -183,7 +230,7 @@ TEST(lock_among_many)
         if (fork())
             continue;
         for (int k = 0; k < TIMES; k++) {
-            if (zt_ckpt_lock(dir, 60, 2, &lock, &err) || atomic_fetch_add(held, 1))
+            if (lock_folder(dir, 60, 2, &lock) || atomic_fetch_add(held, 1))
                 _exit(1);
             usleep(500);
             if (atomic_fetch_sub(held, 1) != 1)
