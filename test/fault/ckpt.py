@@ -20,15 +20,12 @@ import sys
 import tempfile
 import time
 
-REPO = pathlib.Path(__file__).resolve().parents[2]
-LONG = "--long" in sys.argv
-args = [a for a in sys.argv[1:] if not a.startswith("--")]
-ZT = str(pathlib.Path(args[0] if args else "build/zerotrain").resolve())
-FILTER = args[1] if len(args) > 1 else ""
-SHARE, SHARES = next((map(int, a[8:].split("/")) for a in sys.argv if a.startswith("--share=")), (1, 1))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from harness import LONG, REPO, ZT, end  # noqa: E402
+
 MARK = f"ZT_TEST_MARK=ckpt.{os.getpid()}"
 STEPS = 6
-n_tests = failures = 0
 top = pathlib.Path(tempfile.mkdtemp())
 
 
@@ -91,23 +88,11 @@ def marked():
 
 
 def test(name, fn):
-    global n_tests, failures
-    if FILTER not in name:
-        return
-    n_tests += 1
-    if n_tests % SHARES != SHARE % SHARES:
-        return
-    try:
-        fn()
-        print(f"ok ckpt {name}", flush=True)
-    except AssertionError as e:
-        failures += 1
-        print(f"not ok ckpt {name}: {e}", flush=True)
+    harness.test("ckpt", name, fn)
 
 
 def skip(name, why):
-    if FILTER in name and SHARE == 1:
-        print(f"skip ckpt {name}: {why}", flush=True)
+    harness.skip("ckpt", name, why)
 
 
 def last(text):
@@ -346,7 +331,7 @@ def signalled(sig, status, to="the front end"):
     steps = [json.loads(x)["step"] for x in (job.dir / "run/metrics.jsonl").read_text().splitlines()]
     assert job.saved() == steps[-1] and "stopped after" in job.text, last(job.text)
     r["train"]["steps"] = steps[-1] + 1
-    again, whole = Job(r, "--resume=auto"), None
+    again = Job(r, "--resume=auto")
     assert again.wait() == 0 and f"after step {steps[-1]}" in again.text, last(again.text)
 
 
@@ -401,4 +386,4 @@ finally:
     for pid in marked():
         os.kill(pid, signal.SIGKILL)
     shutil.rmtree(top, ignore_errors=True)
-sys.exit(1 if failures else 0)
+end()

@@ -2,22 +2,24 @@
 """Whole trainings on a GPU compared with the CPU's: cuda.py [--quick] [--share=I/N] ZEROTRAIN LIBRARY [FILTER].
 
 LIBRARY is the CUDA part on the simulator (build/cusim/libzerotrain_cuda.so), or a real one where there are
-GPUs. The recipes and the truth are run.py's. Prints one test line each.
+GPUs. The recipes and the truth are training.py's. Prints one test line each.
 
 Tolerances, of losses and of gradient norms relative to 1 or to themselves: fp32 2e-5 and 2e-4, since sums are
 made in another order; 16-bit types by their precision. Between stages, schedules of streams, and builds of the
 same library: the same bits.
 """
+import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 
 LIBRARY = str(pathlib.Path(sys.argv.pop([i for i, a in enumerate(sys.argv) if not a.startswith("--")][2])).resolve())
 import resume
-import run
-from run import DROPOUT, EXPECTEDS, FIXTURES, TYPES, close, quick, recipe, test, text_recipe, trace
+from training import (DROPOUT, EXPECTEDS, FIXTURES, OPTIMIZER_ON_HOST, OPTIMIZER_ON_NVME, PARAMS_ON_HOST, PARAMS_ON_NVME,
+                      QUICK, RECOMPUTED, REPO, Run, TYPES, ZT, close, end, recipe, test, text_recipe, touched_as_planned, trace)
 
 SIMULATED = "cusim" in LIBRARY or "CUSIM_DEVICES" in os.environ
 SANITIZED = ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "OMP_NUM_THREADS")  # what tests give to all processes
@@ -30,7 +32,7 @@ def on_gpu(ranks, r, files={}, env={}, how="shared"):
     """how: "shared", all ranks on one GPU; "staged" or "nccl", a GPU for each, as the simulator has."""
     gpus, options = (1, [f"--devices_per_gpu={ranks}"]) if how == "shared" else (ranks, [f"--collectives={how}"])
     env = {"ZT_CUDA_LIB": LIBRARY, "CUSIM_DEVICES": str(gpus), **env}
-    got = run.Run(gpus, r, files, "cuda", env, options)
+    got = Run(gpus, r, files, "cuda", env, options)
     assert ("collectives: NCCL" in got.text) == (how == "nccl"), f"not {how}: {got.text}"
     return got
 
@@ -48,7 +50,7 @@ def fixtures():
     """The float64 truth, by one rank and by several."""
     for name in FIXTURES:
         want = EXPECTEDS[name]["adamw"]["trace"]
-        for ranks, micro, accum, stage in ((1, 4, 1, 0),) if quick else ((1, 4, 1, 0), (1, 1, 4, 0), (2, 2, 1, 3)):
+        for ranks, micro, accum, stage in ((1, 4, 1, 0),) if QUICK else ((1, 4, 1, 0), (1, 1, 4, 0), (2, 2, 1, 3)):
             r = recipe(micro, accum, 6, name, **{"zero_optimization.stage": stage})
             test(f"cuda fixture {name} ranks={ranks} micro={micro} accum={accum} stage={stage}",
                  lambda r=r, n=ranks, w=want: trace(on_gpu(n, r), w))
@@ -56,15 +58,15 @@ def fixtures():
 
 def against_cpu():
     """Every model and type: the CPU's numbers, steps that are skipped included."""
-    for model in ("gpt2", "llama") if quick else ("gpt2", "llama", "qwen3"):
+    for model in ("gpt2", "llama") if QUICK else ("gpt2", "llama", "qwen3"):
         for precision, typed in TYPES.items():
-            if quick and precision == "fp16":
+            if QUICK and precision == "fp16":
                 continue
             r = text_recipe(model, **{**typed, "train.steps": 8 if precision == "fp16" else 4})
             test(f"cuda like the CPU, {model} {precision}",
-                 lambda r=r, p=precision: near(on_gpu(1, r), run.Run(1, r), p))
+                 lambda r=r, p=precision: near(on_gpu(1, r), Run(1, r), p))
         r = text_recipe(model, **DROPOUT[model])
-        test(f"cuda like the CPU, dropout, {model}", lambda r=r: near(on_gpu(1, r), run.Run(1, r), "fp32"))
+        test(f"cuda like the CPU, dropout, {model}", lambda r=r: near(on_gpu(1, r), Run(1, r), "fp32"))
 
 
 def stages():
@@ -74,9 +76,9 @@ def stages():
                                                       "zero_optimization.stage": s})) for s in range(4)]
         for s in range(1, 4):
             assert runs[s].bits() == runs[0].bits(), f"stage {s}: {runs[s].bits()}; stage 0: {runs[0].bits()}"
-        near(runs[0], run.Run(ranks, text_recipe(**typed, **{"gradient_accumulation_steps": 1})), precision)
-    cases = ((2, "bf16"),) if quick else ((2, "fp32"), (2, "bf16"), (3, "fp32"), (3, "fp16"))
-    for ranks, precision in cases if quick or SIMULATED else (*cases, (4, "bf16")):
+        near(runs[0], Run(ranks, text_recipe(**typed, **{"gradient_accumulation_steps": 1})), precision)
+    cases = ((2, "bf16"),) if QUICK else ((2, "fp32"), (2, "bf16"), (3, "fp32"), (3, "fp16"))
+    for ranks, precision in cases if QUICK or SIMULATED else (*cases, (4, "bf16")):
         typed = {**TYPES[precision], "train.steps": 8 if precision == "fp16" else 4}  # some are skipped
         test(f"cuda stages {precision} ranks={ranks}", lambda a=(ranks, typed, precision): check(*a))
 
@@ -94,16 +96,16 @@ def transports():
         for s in stages[:2]:
             near(s, staged, precision)
     if SIMULATED:
-        for ranks, precision in ((2, "bf16"),) if quick else ((2, "bf16"), (3, "fp32")):
+        for ranks, precision in ((2, "bf16"),) if QUICK else ((2, "bf16"), (3, "fp32")):
             typed = {**TYPES[precision], "train.steps": 8 if precision == "fp16" else 4}  # some are skipped
             test(f"cuda transports {precision} ranks={ranks}", lambda a=(ranks, typed, precision): check(*a))
-    test("cuda NCCL by one rank", lambda: near(on_gpu(1, text_recipe(), how="nccl"), run.Run(1, text_recipe()), "fp32"))
+    test("cuda NCCL by one rank", lambda: near(on_gpu(1, text_recipe(), how="nccl"), Run(1, text_recipe()), "fp32"))
 
 
 HOSTS = """node-a slots=2
 node-b slots=2
 """
-FAKE_SSH = run.REPO / "test/fake-ssh"
+FAKE_SSH = REPO / "test/fake-ssh"
 
 
 class Hosts:
@@ -127,7 +129,7 @@ class Hosts:
         (self.path / name).write_text("".join(f"{k}={v}\n" for k, v in {**given, **env}.items()))
 
     def run(self, r, *options, env={}):
-        return run.Run(0, r, {}, "cuda", {**self.env, **env},
+        return Run(0, r, {}, "cuda", {**self.env, **env},
                        ["--launcher=openssh", f"--hostfile={self.path}/hosts", *options])
 
 
@@ -164,7 +166,7 @@ def hosts():
     if not SIMULATED:
         return
     one_each, uneven = ["--num_gpus=1"], ["--exclude=node-a:1"]
-    for precision, chosen, ranks, runs in (("bf16", uneven, 3, [("nccl", 3), ("staged", 1)]),) if quick else (
+    for precision, chosen, ranks, runs in (("bf16", uneven, 3, [("nccl", 3), ("staged", 1)]),) if QUICK else (
             ("fp32", one_each, 2, [(how, stage) for how in ("nccl", "staged") for stage in range(4)]),
             ("bf16", uneven, 3, [("nccl", 3), ("nccl", 0), ("staged", 1)]), ("fp16", [], 4, [("nccl", 2)])):
         typed = {**TYPES[precision], "train.steps": 8 if precision == "fp16" else 4}
@@ -178,15 +180,15 @@ def offload():
         typed = {**TYPES[precision], "gradient_accumulation_steps": 1}
         first = on_gpu(ranks, text_recipe(model, **typed, **{"zero_optimization.stage": 2}))
         assert precision != "fp16" or 0 < first.steps[-1]["skipped"] < len(first.steps), "no step is skipped, or every one"
-        for stage, where in ((1, run.OPTIMIZER_ON_HOST), (2, run.OPTIMIZER_ON_HOST), (3, run.OPTIMIZER_ON_HOST),
-                             (3, run.PARAMS_ON_HOST), (3, {**run.OPTIMIZER_ON_HOST, **run.PARAMS_ON_HOST}),
-                             (1, run.OPTIMIZER_ON_NVME), (3, run.PARAMS_ON_NVME),
-                             (3, {**run.OPTIMIZER_ON_NVME, **run.PARAMS_ON_NVME})):
-            for how in ("", "lazy") if SIMULATED and stage == 3 and not quick else ("",):
+        for stage, where in ((1, OPTIMIZER_ON_HOST), (2, OPTIMIZER_ON_HOST), (3, OPTIMIZER_ON_HOST),
+                             (3, PARAMS_ON_HOST), (3, {**OPTIMIZER_ON_HOST, **PARAMS_ON_HOST}),
+                             (1, OPTIMIZER_ON_NVME), (3, PARAMS_ON_NVME),
+                             (3, {**OPTIMIZER_ON_NVME, **PARAMS_ON_NVME})):
+            for how in ("", "lazy") if SIMULATED and stage == 3 and not QUICK else ("",):
                 other = on_gpu(ranks, text_recipe(model, **typed, **where, **{"zero_optimization.stage": stage}),
                                env={"CUSIM_SCHED": how} if how else {})
                 assert other.bits() == first.bits(), f"stage {stage} {where} {how}: {other.bits()} / {first.bits()}"
-    for ranks, precision, model in ((2, "bf16", "gpt2"),) if quick else (
+    for ranks, precision, model in ((2, "bf16", "gpt2"),) if QUICK else (
             (1, "fp32", "gpt2"), (2, "bf16", "llama"), (1, "fp16", "gpt2")):
         test(f"cuda offload {model} {precision} ranks={ranks}", lambda a=(ranks, precision, model): check(*a))
 
@@ -196,14 +198,14 @@ def recomputation():
     def check(ranks, precision, model):
         typed = {**TYPES[precision], **DROPOUT[model], "gradient_accumulation_steps": 1}
         first = on_gpu(ranks, text_recipe(model, **typed))
-        for i, (name, keys) in enumerate(run.RECOMPUTED.items()):
-            if quick and name not in ("selective", "every 2, on the host"):
+        for i, (name, keys) in enumerate(RECOMPUTED.items()):
+            if QUICK and name not in ("selective", "every 2, on the host"):
                 continue
             r = text_recipe(model, **typed, **keys, **{"zero_optimization.stage": 3 - i % 4})
             for how in ("", "lazy") if SIMULATED and "host" in name else ("",):
                 other = on_gpu(ranks, r, env={"CUSIM_SCHED": how} if how else {})
                 assert other.bits() == first.bits(), f"{name} {how}: {other.bits()}; none: {first.bits()}"
-    for ranks, precision, model in ((2, "bf16", "gpt2"),) if quick else (
+    for ranks, precision, model in ((2, "bf16", "gpt2"),) if QUICK else (
             (1, "fp32", "gpt2"), (2, "bf16", "llama"), (1, "fp16", "gpt2")):
         test(f"cuda recomputation {model} {precision} ranks={ranks}", lambda a=(ranks, precision, model): check(*a))
 
@@ -217,7 +219,7 @@ def schedules_of_streams():
             assert other.bits() == first.bits(), f"{sched}: {other.bits()}; eager: {first.bits()}"
     if SIMULATED:
         test("cuda delayed streams, 1 rank", lambda: check(1, text_recipe()))
-        if not quick:
+        if not QUICK:
             for how in ("shared", "nccl"):
                 test(f"cuda delayed streams, 2 ranks, stage 3, {how}", lambda h=how: check(2, text_recipe(
                     **{"zero_optimization.stage": 3, "bf16.enabled": True}), h))
@@ -228,13 +230,13 @@ def memory():
     collectives stage in is no more than they said."""
     def check(ranks, more):
         got = on_gpu(ranks, text_recipe(**more))
-        staged = float(run.re.search(r"host-staged \(.*?\), ([\d.]+) MiB", got.text)[1])
+        staged = float(re.search(r"host-staged \(.*?\), ([\d.]+) MiB", got.text)[1])
         for m in got.memory:
-            run.touched_as_planned(m)
+            touched_as_planned(m)
             assert 0 < m["device_outside_bytes"] < 64 << 20 or not SIMULATED, f"{m}"
             assert 0 < m["staging_bytes"] < m["outside_bytes"], f"{m}"
         assert sum(m["staging_bytes"] for m in got.memory) <= ranks * (staged + 0.1) * (1 << 20), f"{got.memory}"
-    for ranks, name, more in ((1, "", {}), (2, ", offload", {**run.OPTIMIZER_ON_HOST, **run.PARAMS_ON_HOST, **TYPES["bf16"],
+    for ranks, name, more in ((1, "", {}), (2, ", offload", {**OPTIMIZER_ON_HOST, **PARAMS_ON_HOST, **TYPES["bf16"],
                                                              "zero_optimization.stage": 3})):
         test(f"cuda memory predicted and measured, ranks={ranks}{name}", lambda r=ranks, m=more: check(r, m))
 
@@ -243,11 +245,11 @@ def refused(env, code, pattern):
     """A run that ends with this exit status and says so, on one line."""
     with tempfile.TemporaryDirectory() as d:
         path = pathlib.Path(d) / "r.yaml"
-        path.write_text(run.json.dumps(text_recipe()))
-        p = subprocess.run([run.ZT, "--device=cuda", f"--log_dir={d}/run", str(path)], capture_output=True, text=True,
+        path.write_text(json.dumps(text_recipe()))
+        p = subprocess.run([ZT, "--device=cuda", f"--log_dir={d}/run", str(path)], capture_output=True, text=True,
                            cwd=d, env={**os.environ, "ZT_CUDA_LIB": LIBRARY, **env})
     assert p.returncode == code, f"exit status {p.returncode}: {p.stderr}"
-    assert run.re.search(pattern, p.stderr), p.stderr
+    assert re.search(pattern, p.stderr), p.stderr
 
 
 def failures():
@@ -270,7 +272,7 @@ def around_training():
     def check():
         r = text_recipe(**{"data.val_fraction": 0.1, "train.eval_every": 2, "train.sample_every": 4,
                            "train.sample_tokens": 8, "train.sample_temperature": 0})
-        gpu, cpu = on_gpu(1, r), run.Run(1, r)
+        gpu, cpu = on_gpu(1, r), Run(1, r)
         near(gpu, cpu, "fp32")
         for key in ("first_val_loss", "last_val_loss"):
             assert abs(gpu.summary[key] - cpu.summary[key]) < 1e-4, f"{key}: {gpu.summary[key]}, {cpu.summary[key]}"
@@ -283,7 +285,7 @@ def resuming():
     """Saved from a GPU through pinned memory, and loaded: the bits of the whole; on a CPU, the same state."""
     env = {"ZT_CUDA_LIB": LIBRARY, "CUSIM_DEVICES": "1"}
     two = ["--devices_per_gpu=2"]
-    for stage, offload in ((3, ()),) if quick else ((0, ()), (2, ("optimizer",)), (3, ()), (3, ("param",))):
+    for stage, offload in ((3, ()),) if QUICK else ((0, ()), (2, ("optimizer",)), (3, ()), (3, ("param",))):
         base = text_recipe(**{**resume.SKIPS, "train.steps": 10, "zero_optimization.stage": stage,
                               **{f"zero_optimization.offload_{o}.device": "cpu" for o in offload}})
         resume.same_bits(f"on a GPU, stage={stage}{' offload=' if offload else ''}{'+'.join(offload)}", 1, base, 5, "cuda", env, two)
@@ -314,4 +316,4 @@ if __name__ == "__main__":
     if SIMULATED:
         failures()
     around_training()
-    sys.exit(1 if run.failures else 0)
+    end()

@@ -5,9 +5,8 @@ Nodes are made of one host, each with an agent of its own (ZT_TEST_LOCAL_NODES):
 them, TCP over the loopback interface between them. The bits must be those of the same ranks on one node.
 """
 import os
-import sys
 
-import run
+from training import QUICK, Run, TYPES, end, test, text_recipe
 
 SPLITS = ["1,1", "2,1", "2,2", "1,1,1"]
 
@@ -17,19 +16,19 @@ def nodes_bit_for_bit(split, precision, typed):
     interface = {"ZT_TCP_INTERFACE": "lo"} if split == "2,1" else {}
 
     def check():
-        for stage in (1, 3) if run.quick else range(4):
-            r = run.text_recipe(**typed, **{"zero_optimization.stage": stage})
-            one = run.Run(ranks, r)
-            many = run.Run(ranks, r, env={"ZT_TEST_LOCAL_NODES": split, **interface})
+        for stage in (1, 3) if QUICK else range(4):
+            r = text_recipe(**typed, **{"zero_optimization.stage": stage})
+            one = Run(ranks, r)
+            many = Run(ranks, r, env={"ZT_TEST_LOCAL_NODES": split, **interface})
             assert many.bits() == one.bits(), f"stage {stage}: {many.bits()} / {one.bits()}"
             assert len(set(one.loss)) > 1, "the loss never changed"
-    run.test(f"nodes of {split} ranks {precision}", check)
+    test(f"nodes of {split} ranks {precision}", check)
 
 
 if __name__ == "__main__":
     os.environ.pop("ZT_TEST_LOCAL_NODES", None)
     for split in SPLITS:
-        for precision, typed in run.TYPES.items():
-            if precision == "fp32" or not run.quick:
+        for precision, typed in TYPES.items():
+            if precision == "fp32" or not QUICK:
                 nodes_bit_for_bit(split, precision, typed)
-    sys.exit(1 if run.failures else 0)
+    end()

@@ -10,11 +10,9 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 
-import run
-from run import EXPECTEDS, FP16, REPO, TYPES, ZT, close, quick, recipe, test, text_recipe
+from training import EXPECTEDS, FP16, QUICK, TYPES, ZT, close, end, recipe, test, text_recipe
 
 
 # A scale that overflows in the beginning, and again whenever it has grown.
@@ -94,12 +92,12 @@ def same_topology():
     """Every stage, type and home of the state; in mid-epoch; fp16 skips steps before and after."""
     data = {"train.steps": 8, "train.eval_every": 3, "data.val_fraction": 0.1, "data.seq_len": 32}
     for precision, typed in {**TYPES, "fp16": SKIPS}.items():
-        for stage in (3,) if quick else range(4):
-            if quick and precision == "bf16":
+        for stage in (3,) if QUICK else range(4):
+            if QUICK and precision == "bf16":
                 continue
             base = text_recipe(**{**data, **typed, "zero_optimization.stage": stage})
             same_bits(f"{precision} stage={stage} 3 ranks", 3, base, 6)
-    if quick:
+    if QUICK:
         return
     for stage, offload in ((1, ("optimizer",)), (2, ("optimizer",)), (3, ("param",)), (3, ("optimizer", "param"))):
         base = text_recipe(**{**data, **SKIPS, "zero_optimization.stage": stage,
@@ -185,13 +183,13 @@ def types():
             base = {k: {kk: vv for kk, vv in TYPES[k].items() if kk != "train.steps"} for k in TYPES}
             _, whole, _ = f.start(2, text_recipe(**{"train.steps": 8}))
             f.start(2, saving(text_recipe(**{**base[first], "train.steps": 4, "fp16.initial_scale_power": 10}), f))
-            text, two, _ = f.start(3 if quick else 1, saving(
+            text, two, _ = f.start(3 if QUICK else 1, saving(
                 text_recipe(**{**base[second], "train.steps": 8, "fp16.initial_scale_power": 10,
                                "train_micro_batch_size_per_gpu": 4, "zero_optimization.stage": 3}), f), "--resume=auto")
-            if not quick:
+            if not QUICK:
                 close([two[i]["loss"] for i in range(5, 9)], [whole[i]["loss"] for i in range(5, 9)], 2e-2, "loss")
 
-    for first, second in (("bf16", "fp32"),) if quick else (("fp32", "bf16"), ("bf16", "fp16"), ("fp16", "fp32")):
+    for first, second in (("bf16", "fp32"),) if QUICK else (("fp32", "bf16"), ("bf16", "fp16"), ("fp16", "fp32")):
         test(f"resume {first} -> {second}", lambda a=first, b=second: check(a, b))
 
 
@@ -308,4 +306,4 @@ if __name__ == "__main__":
     types()
     position()
     folders()
-    sys.exit(1 if run.failures else 0)
+    end()

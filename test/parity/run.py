@@ -8,148 +8,17 @@ Kinds of what does not depend on each other are combined so that any two values 
 --long: all combinations. --share=I/N: every N-th test, from the I-th. Prints one test line each.
 Needs nothing but Python's standard library.
 """
-import itertools
 import json
-import os
 import pathlib
 import re
 import struct
-import subprocess
-import sys
 import tempfile
 
-REPO = pathlib.Path(__file__).resolve().parents[2]
-FIXTURES = {name: REPO / f"test/cases/fixture_{name}" for name in ("gpt2", "llama")}
-EXPECTEDS = {name: json.loads((f / "expected.json").read_text()) for name, f in FIXTURES.items()}
-FIXTURE, EXPECTED = FIXTURES["gpt2"], EXPECTEDS["gpt2"]
-MODELS = {  # of the runs on text
-    "gpt2": {"model_type": "gpt2", "n_layer": 3, "n_head": 2, "n_embd": 48},
-    "llama": {"model_type": "llama", "n_layer": 3, "n_head": 4, "num_key_value_heads": 2, "n_embd": 40,
-              "n_inner": 104},
-    "qwen2": {"model_type": "qwen2", "n_layer": 2, "n_head": 3, "num_key_value_heads": 1, "n_embd": 48,
-              "n_inner": 88, "tie_word_embeddings": True},
-    "qwen3": {"model_type": "qwen3", "n_layer": 2, "n_head": 3, "num_key_value_heads": 1, "n_embd": 40,
-              "head_dim": 24, "n_inner": 88, "tie_word_embeddings": True},
-}
-quick, LONG = "--quick" in sys.argv, "--long" in sys.argv
-args = [a for a in sys.argv[1:] if not a.startswith("--")]
-ZT = str(pathlib.Path(args[0]).resolve())
-FILTER = args[1] if len(args) > 1 else ""
-SHARE, SHARES = next((map(int, a[8:].split("/")) for a in sys.argv if a.startswith("--share=")), (1, 1))
-n_tests = failures = 0
-
-
-def put(r, more):
-    """The recipe with other values, by their keys: "a.b"."""
-    for key, value in more.items():
-        at = r
-        *path, last = key.split(".")
-        for k in path:
-            at = at.setdefault(k, {})
-        at[last] = value
-    return r
-
-
-def recipe(micro, accum, seq_len, fixture="gpt2", **more):
-    r = {
-        "train_micro_batch_size_per_gpu": micro,
-        "gradient_accumulation_steps": accum,
-        "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.95], "eps": 1e-8,
-                                                  "weight_decay": 0.1}},
-        "model": {"from": str(FIXTURES[fixture])},
-        "data": {"train": str(FIXTURES[fixture] / "tokens_llmc.bin"), "seq_len": seq_len},
-        "train": {"steps": 6, "seed": 1},
-        "parallel": {"threads": 1},
-        "steps_per_print": 1000,
-    }
-    return put(r, more)
-
-
-def text_recipe(model="gpt2", **more):
-    """A model that clips, pads its units and overlaps: a few layers on real text."""
-    r = recipe(2, 2, 32, **{
-        "model": {**MODELS[model], "vocab_size": 256, "n_positions": 32},
-        "data.train": str(REPO / "LICENSE"),
-        "data.seq_len": 32,
-        "train.steps": 4,
-        "optimizer.params.lr": 1e-3,
-        "gradient_clipping": 0.5,
-    })
-    return put(r, more)
-
-
-class Run:
-    """One training: its losses, gradient norms and the digest of its final state. ranks 0: as options say."""
-
-    def __init__(self, ranks, r, files={}, device="cpu", env={}, options=()):
-        with tempfile.TemporaryDirectory() as d:
-            path = pathlib.Path(d) / "r.yaml"
-            path.write_text(json.dumps(r))
-            for name, content in files.items():  # beside the recipe
-                (pathlib.Path(d) / name).parent.mkdir(exist_ok=True)
-                (pathlib.Path(d) / name).write_bytes(content)
-            many = [f"--num_gpus={ranks}"] if ranks else []
-            p = subprocess.run([ZT, f"--device={device}", *many, *options, f"--log_dir={d}/run",
-                                str(path)], capture_output=True, text=True, cwd=d, env={**os.environ, **env})
-            if p.returncode != 0:
-                tail = (p.stdout + p.stderr).strip().splitlines()[-12:]
-                raise AssertionError(f"exit status {p.returncode}: " + " / ".join(tail))
-            lines = [json.loads(x) for x in (pathlib.Path(d) / "run/metrics.jsonl").read_text().splitlines()]
-            summary = json.loads((pathlib.Path(d) / "run/summary.json").read_text())
-        self.text = p.stdout + p.stderr
-        self.steps = lines
-        self.loss = [x["loss"] for x in lines]
-        self.norm = [x["grad_norm"] for x in lines]
-        self.lr = [x["lr"] for x in lines]
-        self.summary = summary
-        self.digest = summary["digest"]
-        self.memory = summary["memory"]
-
-    def bits(self):
-        return (self.loss, self.norm, self.digest)
-
-
-def test(name, fn):
-    global n_tests, failures
-    if FILTER not in name:
-        return
-    n_tests += 1
-    if n_tests % SHARES != SHARE % SHARES:
-        return
-    try:
-        fn()
-        print(f"ok parity {name}", flush=True)
-    except AssertionError as e:
-        failures += 1
-        print(f"not ok parity {name}: {e}", flush=True)
-
-
-def covering(*axes):
-    """Combinations, one value of each axis, in which any two values of two axes meet."""
-    every = list(itertools.product(*map(range, map(len, axes))))
-    pairs = lambda c: {(i, c[i], j, c[j]) for i, j in itertools.combinations(range(len(c)), 2)}
-    left = set().union(*map(pairs, every))
-    chosen = every if LONG else []
-    while left and not LONG:
-        chosen.append(max(every, key=lambda c: len(pairs(c) & left)))
-        left -= pairs(chosen[-1])
-    return [tuple(axis[i] for axis, i in zip(axes, c)) for c in chosen]
-
-
-def close(got, want, rel, what):
-    assert len(got) >= len(want) > 0, f"{len(got)} steps, not {len(want)}"
-    for i, (g, w) in enumerate(zip(got, want)):
-        assert abs(g - w) <= rel * max(1.0, abs(w)), f"{what} of step {i + 1} is {g!r}, not {w!r}"
-
-
-def trace(run, want):
-    losses = [t[1] for t in want]
-    norms = [t[2] for t in want if t[2] is not None]
-    close(run.loss, losses, 1e-5, "loss")
-    assert len(run.norm) >= len(norms) > 0
-    for i, (g, w) in enumerate(zip(run.norm, norms)):
-        assert abs(g - w) <= 1e-4 * w, f"gradient norm of step {i + 1} is {g!r}, not {w!r}"
+import data
+import memory
+from training import (DROPOUT, EXPECTEDS, FIXTURE, FIXTURES, FP16, LONG, OPTIMIZER_ON_HOST, OPTIMIZER_ON_NVME,
+                      PARAMS_ON_HOST, PARAMS_ON_NVME, QUICK, RECOMPUTED, Run, TYPES, close, covering, end, recipe, same_bits,
+                      test, text_recipe, touched_as_planned, trace)
 
 
 def fixture_traces(fixture):
@@ -159,44 +28,25 @@ def fixture_traces(fixture):
     alt = expected["alt_traces"]
     cases.append((2, alt["B12_T2"], [(3, 4, 1), (6, 2, 1), (12, 1, 1), (4, 3, 1)]))
     cases.append((3, alt["B8_T3"], [(8, 1, 1)]))
-    if quick:
+    if QUICK:
         cases = [(6, expected["adamw"]["trace"], [(2, 1, 2)])]
     for seq_len, want, splits in cases:
         for ranks, micro, accum in splits:
-            for stage in (3,) if quick else range(4):
+            for stage in (3,) if QUICK else range(4):
                 r = recipe(micro, accum, seq_len, fixture, **{"zero_optimization.stage": stage})
                 test(f"fixture {fixture} T={seq_len} ranks={ranks} micro={micro} accum={accum} stage={stage}",
                      lambda r=r, n=ranks, w=want: trace(Run(n, r), w))
 
 
-# A first scale that overflows a few times: a run skips some of its steps and applies the others.
-FP16 = {"fp16.enabled": True, "fp16.initial_scale_power": 21, "fp16.hysteresis": 1,
-        "fp16.loss_scale_window": 3, "train.steps": 10}
-TYPES = {"fp32": {}, "bf16": {"bf16.enabled": True}, "fp16": FP16}
-
-
-def same_bits(name, ranks, variants):
-    def check():
-        first, *rest = [(label, Run(ranks, r)) for label, r in variants]
-        if variants[0][1].get("fp16"):
-            skipped, steps = first[1].steps[-1]["skipped"], len(first[1].steps)
-            assert 0 < skipped < steps, f"{skipped} of {steps} steps skipped"
-        for label, run in rest:
-            assert run.bits() == first[1].bits(), \
-                f"{label} differs from {first[0]}: {run.bits()} / {first[1].bits()}"
-        assert len(set(first[1].loss)) > 1, "the loss never changed"
-    test(name, check)
-
-
 def stages_bit_for_bit():
     for precision, typed in TYPES.items():
-        for ranks in (2,) if quick else (2, 3):
+        for ranks in (2,) if QUICK else (2, 3):
             base = {"gradient_accumulation_steps": 1, **typed}
             same_bits(f"stages {precision} ranks={ranks} accum=1", ranks,
                       [(f"stage {s} overlap {o}", text_recipe(**base, **{
                           "zero_optimization.stage": s, "zero_optimization.overlap_comm": o}))
-                       for s in range(4) for o in ((True,) if quick else (True, False))])
-            if quick:
+                       for s in range(4) for o in ((True,) if QUICK else (True, False))])
+            if QUICK:
                 continue
             every = {"train.reduce_every_micro_batch": True, **typed}
             same_bits(f"stages {precision} ranks={ranks} accum=2, reduced every micro-batch", ranks,
@@ -208,21 +58,9 @@ def stages_bit_for_bit():
                        for n in (1, 20000, 50000000)])
 
 
-KEEP = "activation_checkpointing"
-RECOMPUTED = {  # every kind; runs of 2 do not divide the 3 blocks of the models
-    "block": {f"{KEEP}.policy": "block"},
-    "selective": {f"{KEEP}.policy": "selective"},
-    "every 2": {f"{KEEP}.every": 2},
-    "every 3": {f"{KEEP}.number_checkpoints": 1},
-    "block, on the host": {f"{KEEP}.cpu_checkpointing": True},
-    "selective, on the host": {f"{KEEP}.policy": "selective", f"{KEEP}.cpu_checkpointing": True},
-    "every 2, on the host": {f"{KEEP}.every": 2, f"{KEEP}.cpu_checkpointing": True},
-}
-
-
 def recomputation():
     """Case M03: memory changes, and no bit; with dropout, skipped steps, micro-batches, every stage and window."""
-    cases = [("gpt2", "fp32", (2, 2)), ("llama", "bf16", (2, 2))] if quick else covering(
+    cases = [("gpt2", "fp32", (2, 2)), ("llama", "bf16", (2, 2))] if QUICK else covering(
         ("gpt2", "llama"), tuple(TYPES), ((1, 1), (2, 2), (3, 1)))
     for n, (model, precision, (ranks, accum)) in enumerate(cases):
         base = {**TYPES[precision], **DROPOUT[model], "gradient_accumulation_steps": accum,
@@ -249,16 +87,8 @@ def recomputation():
         assert order == sorted(order, reverse=True) and len(set(order)) == 4, f"{peaks}"
         assert peaks["every 2, on the host"] < peaks["every 2"] < peaks["none"], f"{peaks}"
         assert peaks["selective, on the host"] < peaks["selective"], f"{peaks}"
-    if not quick:
+    if not QUICK:
         test("recomputation, memory", memory)
-
-
-OPTIMIZER_ON_HOST = {"zero_optimization.offload_optimizer.device": "cpu"}
-PARAMS_ON_HOST = {"zero_optimization.offload_param.device": "cpu"}
-OPTIMIZER_ON_NVME = {"zero_optimization.offload_optimizer.device": "nvme",
-                     "zero_optimization.offload_optimizer.nvme_path": "."}  # beside the recipe
-PARAMS_ON_NVME = {"zero_optimization.offload_param.device": "nvme",
-                  "zero_optimization.offload_param.nvme_path": "."}
 
 
 def same_bits_elsewhere(name, staged, parameters):
@@ -266,7 +96,7 @@ def same_bits_elsewhere(name, staged, parameters):
 
     staged(stage): what moves the optimizer's state at stages 1 to 3. parameters: labels and what moves more at 3.
     """
-    cases = covering(tuple(TYPES), ((2, "gpt2"),), (1,)) if quick else covering(
+    cases = covering(tuple(TYPES), ((2, "gpt2"),), (1,)) if QUICK else covering(
         tuple(TYPES), ((1, "gpt2"), (2, "llama"), (3, "gpt2")), (1, 2))
     for n, (precision, (ranks, model), accum) in enumerate(cases):
         base = {"gradient_accumulation_steps": accum, "train.reduce_every_micro_batch": True, **TYPES[precision]}
@@ -311,7 +141,7 @@ def nvme_bit_for_bit():
 def other_models_bit_for_bit():
     """Llama's blocks, with biases or norms of heads: every stage, recomputed or not."""
     for model in ("llama", "qwen2", "qwen3"):
-        for precision in ("bf16",) if quick else TYPES:
+        for precision in ("bf16",) if QUICK else TYPES:
             base = {**TYPES[precision], "gradient_accumulation_steps": 1}
             same_bits(f"stages {model} {precision}", 2,
                       [(f"stage {s} {policy}", text_recipe(model, **base, **{
@@ -327,19 +157,15 @@ def across_ranks():
                                          "zero_optimization.stage": 2})) for n in (1, 2, 3, 4)}
         for n in (2, 3, 4):
             close(runs[n].loss, runs[1].loss, 1e-5, f"loss on {n} ranks")
-    for model in () if quick else ("gpt2", "qwen3"):
+    for model in () if QUICK else ("gpt2", "qwen3"):
         test(f"rank counts 1 2 3 4 {model}", lambda: check(model))
-
-
-DROPOUT = {"gpt2": {"model.embd_pdrop": 0.1, "model.resid_pdrop": 0.2, "model.attn_pdrop": 0.3},
-           "llama": {"model.attention_dropout": 0.3}, "qwen3": {"model.attention_dropout": 0.3}}
 
 
 def dropout():
     """Masks belong to samples: stages, recomputation and overlap give the same bits, other ranks and batches
     the same numbers."""
     for model, drops in DROPOUT.items():
-        for precision in ("fp32",) if quick else TYPES:
+        for precision in ("fp32",) if QUICK else TYPES:
             base = {**TYPES[precision], **drops, "gradient_accumulation_steps": 1}
             same_bits(f"dropout {model} {precision}", 2,
                       [(f"stage {s} {policy} overlap {o}", text_recipe(model, **base, **{
@@ -348,7 +174,7 @@ def dropout():
                        for s in range(4) for policy, o in (("none", True), ("block", s % 2 == 0))])
 
     def split(model, drops):
-        splits = ((1, 8, 1), (1, 2, 4), (2, 2, 2), (4, 2, 1)) + (() if quick else ((2, 1, 4), (4, 1, 2)))
+        splits = ((1, 8, 1), (1, 2, 4), (2, 2, 2), (4, 2, 1)) + (() if QUICK else ((2, 1, 4), (4, 1, 2)))
         runs = {}
         for ranks, micro, accum in splits:
             runs[ranks, micro, accum] = Run(ranks, text_recipe(model, **drops, **{
@@ -358,7 +184,7 @@ def dropout():
         for s in splits[1:]:
             close(runs[s].loss, first.loss, 1e-5, "loss of ranks=%d micro=%d accum=%d" % s)
             close(runs[s].norm, first.norm, 1e-4, "norm of ranks=%d micro=%d accum=%d" % s)
-    for model in ("gpt2",) if quick else DROPOUT:
+    for model in ("gpt2",) if QUICK else DROPOUT:
         test(f"dropout by any split, {model}", lambda m=model: split(m, DROPOUT[m]))
 
     def training_only():
@@ -376,192 +202,14 @@ def dropout():
     test("dropout is of training, and of the seed", training_only)
 
 
-def touched_as_planned(m):
-    assert m["touched_least_bytes"] <= m["touched_bytes"] <= m["touched_most_bytes"], f"{m}"
-    assert 0 < m["touched_most_bytes"] <= m["predicted_bytes"], f"{m}"
-
-
-def memory_as_predicted():
-    """What the plan says is touched, in blocks of 512 bytes, with evaluation and samples; all of it to the byte:
-    test/unit/train/test_memory.c."""
-    def check(model, stage, more={}):
-        run = Run(2, text_recipe(model, **more, **{"zero_optimization.stage": stage, "data.val_fraction": 0.1,
-                                                   "train.eval_every": 2, "train.sample_every": 4}))
-        for m in run.memory:
-            touched_as_planned(m)
-            assert ("nvme_predicted_bytes" in m) == ("nvme" in str(more)), f"{m}"
-            assert m.get("nvme_touched_bytes") == m.get("nvme_predicted_bytes"), f"{m}"
-        assert ", as planned. outside" in run.text, run.text
-    for model in () if quick else ("gpt2", "qwen3"):
-        for stage in range(4):
-            test(f"memory predicted and measured, {model} stage {stage}", lambda: check(model, stage))
-            for more in (OPTIMIZER_ON_HOST, {**OPTIMIZER_ON_HOST, **PARAMS_ON_HOST})[:2 if stage == 3 else 1 if stage else 0]:
-                test(f"memory predicted and measured, {model} stage {stage}, {len(more)} on the host",
-                     lambda m=more: check(model, stage, m))
-            for more in (OPTIMIZER_ON_NVME, {**OPTIMIZER_ON_NVME, **PARAMS_ON_NVME})[:2 if stage == 3 else 1 if stage else 0]:
-                test(f"memory predicted and measured, {model} stage {stage}, {len(more) // 2} on a drive",
-                     lambda m=more: check(model, stage, m))
-
-
-def processes_of(pid):
-    """The process and all that it started, from /proc."""
-    found = [pid]
-    for p in pathlib.Path("/proc").iterdir():
-        try:
-            parent = int((p / "stat").read_text().rsplit(")", 1)[1].split()[1]) if p.name.isdigit() else -1
-        except OSError:  # it has ended
-            continue
-        if parent == pid:
-            found += processes_of(int(p.name))
-    return found
-
-
-def pss(pid):
-    """Its proportional share of the host's memory, as the kernel counts it."""
-    try:
-        text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    return int(re.search(r"^Pss: +(\d+) kB", text, re.M).group(1)) * 1024
-
-
-def memory_of_processes():
-    """GPT-2 124M: what all processes take of the host, seen from outside while they train, is their arenas and
-    what lies outside as stated: within 3 % and 32 MB a process."""
-    def check(ranks, more):
-        r = recipe(1, 1, 64, **more, **{
-            "model": {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 64,
-                      "vocab_size": 50257},
-            "data.train": "tokens", "data.format": "raw_u16", "train.steps": 4, "steps_per_print": 1})
-        most, n = 0, 0
-        with tempfile.TemporaryDirectory() as d:
-            folder, log = pathlib.Path(d), pathlib.Path(d) / "run"
-            (folder / "tokens").write_bytes(struct.pack("<4096H", *(i * 7 for i in range(4096))))
-            (folder / "r.yaml").write_text(json.dumps(r))
-            argv = [ZT, "--device=cpu", f"--num_gpus={ranks}", f"--log_dir={log}", "r.yaml"]
-            with subprocess.Popen(argv, cwd=d, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
-                for line in p.stdout:
-                    if line.startswith("step "):
-                        now = [pss(x) for x in processes_of(p.pid)]
-                        most, n = max(most, sum(now)), max(n, len(now))
-            assert p.returncode == 0 and n == ranks + 2, f"status {p.returncode}, {n} processes"
-            memory = json.loads((log / "summary.json").read_text())["memory"]
-        stated = sum(m["predicted_bytes"] + m["outside_bytes"] for m in memory)
-        assert stated > 1e9 and abs(most - stated) <= 0.03 * stated + (32 << 20) * n, f"{most}, not {stated}: {memory}"
-        for m in memory:
-            assert abs(m["pss_bytes"] - m["predicted_bytes"] - m["outside_bytes"]) <= 8 << 20, f"{m}"
-            assert 0 < m["outside_files_bytes"] < m["outside_bytes"] < 1.25 * 20e6, f"not the about 20 MB of the plan: {m}"
-    on_host = {**OPTIMIZER_ON_HOST, "zero_optimization.stage": 1}
-    for ranks, more in () if quick else ((1, on_host), (2, {"zero_optimization.stage": 2})):
-        test(f"memory of all processes, GPT-2 124M ranks={ranks}", lambda r=ranks, m=more: check(r, m))
-
-
-def fits_exactly():
-    """A plan runs under the device memory that it needs; a page less is refused before anything starts."""
-    def check(more):
-        r = text_recipe(**more)
-        with tempfile.TemporaryDirectory() as d:
-            path = pathlib.Path(d) / "r.yaml"
-            path.write_text(json.dumps(r))
-            p = subprocess.run([ZT, "plan", "--device=cpu", "--num_gpus=2", "--json", str(path)],
-                               capture_output=True, text=True, check=True)
-            peak = json.loads(p.stdout)["stages"][more["zero_optimization.stage"]]["ledger"]["peak_bytes"]
-            need = peak["device"] + peak["shared"]
-            p = subprocess.run([ZT, "--device=cpu", "--num_gpus=2", f"--device_memory={need - 4096}",
-                                f"--log_dir={d}/run", str(path)], capture_output=True, text=True)
-            assert p.returncode == 5 and not os.path.exists(f"{d}/run"), f"{p.returncode}: {p.stderr}"
-            assert re.search(f"needs {need} bytes .* may take only {need - 4096} ", p.stderr), p.stderr
-        run = Run(2, {**r, "parallel": {"threads": 1, "device_memory": str(need)}})
-        assert [m["predicted_bytes"] for m in run.memory] == [need + peak["host"]] * 2, f"{run.memory}"
-        for m in run.memory:  # what the kernel has given to the arenas: two are of whole huge pages
-            arenas = m["pss_bytes"] - m["outside_bytes"]
-            assert 0 < m["device_touched_bytes"] <= need and arenas <= need + peak["host"] + (4 << 20), f"{m}"
-        return need
-    def less_with_offload():
-        needs = [check({"zero_optimization.stage": 3, **more})
-                 for more in ({}, OPTIMIZER_ON_HOST, {**OPTIMIZER_ON_HOST, **PARAMS_ON_HOST})]
-        assert needs[0] > needs[1] > needs[2], f"{needs}"
-    test("device memory: the need runs, a page less is refused, stage 0",
-         lambda: check({"zero_optimization.stage": 0}))
-    test("device memory: the need runs, a page less is refused, stage 3 with offload", less_with_offload)
-
-
 def communication_type():
     def check():
         plain = Run(2, text_recipe(**{"bf16.enabled": True}))
         cast = Run(2, text_recipe(**{"bf16.enabled": True, "communication_data_type": "bf16"}))
         close(cast.loss, plain.loss, 5e-3, "loss with bf16 on the wire")
         assert cast.bits() != plain.bits(), "communication_data_type changed nothing"
-    if not quick:
+    if not QUICK:
         test("communication_data_type bf16", check)
-
-
-def fixture_masks(fixture):
-    """Case B03 (c): sequences with unequal numbers of targets, one with none; the same numbers for
-    every split."""
-    want = EXPECTEDS[fixture]["masked"]
-    mask = bytes([1] + [x for row in want["mask"] for x in row])
-    splits = [(2, 1, 2)] if quick else [(1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 1, 4), (2, 1, 2)]
-
-    def check(ranks, micro, accum, stage):
-        r = recipe(micro, accum, 6, fixture, **{"zero_optimization.stage": stage,
-                                                "data.train_mask": "m", "train.steps": 3})
-        run, split = Run(ranks, r, {"m": mask}), f"ranks={ranks} micro={micro} accum={accum}"
-        close(run.loss, [want["loss"]], 1e-5, f"{split}: loss")
-        assert abs(run.norm[0] - want["grad_norm"]) <= 1e-4 * want["grad_norm"], f"{split}: norm {run.norm[0]}"
-        assert run.steps[0]["targets"] == want["valid"], f"{split}: {run.steps[0]['targets']} targets"
-        return run
-
-    def every_split(stage):
-        runs = [check(*s, stage) for s in splits]
-        for s, run in zip(splits, runs):
-            close(run.loss, runs[0].loss, 1e-5, "loss of ranks=%d micro=%d accum=%d" % s)
-
-    for stage in (3,) if quick else range(4):
-        test(f"fixture {fixture} masked, by any split, stage={stage}", lambda s=stage: every_split(s))
-
-
-def all_masked():
-    """Nothing to learn from: no NaN, nothing changes, and it is said."""
-    def check(ranks, stage):
-        files = {"m": bytes(25)}
-        base = {"zero_optimization.stage": stage, "data.train_mask": "m"}
-        none = Run(ranks, recipe(4 // ranks, 1, 6, **base, **{"train.steps": 0}), files)
-        run = Run(ranks, recipe(4 // ranks, 1, 6, **base, **{"train.steps": 3}), files)
-        assert run.digest == none.digest, "the state changed"
-        for x in run.steps:
-            assert x["loss"] is None and x["targets"] == 0 and x["grad_norm"] == 0, f"{x}"
-        assert run.steps[-1]["skipped"] == 3, "not counted as skipped"
-        assert run.text.count("every target of the batch is masked") == 1, "not said once"
-    for ranks, stage in ((2, 3),) if quick else ((1, 0), (2, 1), (2, 2), (4, 3)):
-        test(f"every target masked ranks={ranks} stage={stage}", lambda r=ranks, s=stage: check(r, s))
-
-
-def packed_documents():
-    """Documents packed into one sample learn as samples of their own do."""
-    docs = [b"the cat sat.", b"on a mat: 12", b"3 + 4 = 7..\n"]
-
-    def check(model, bf16):
-        base = {"model": {**MODELS[model], "vocab_size": 256, "n_positions": 36}, "train.steps": 5, "data.train": "docs", "data.shuffle": False,
-                "bf16.enabled": bf16}
-        files = {f"docs/{i}": d for i, d in enumerate(docs)}
-        single = Run(1, recipe(3, 1, 11, **base), files)  # 11 targets each
-        # 36 tokens, and one more that only says where the last document ends
-        packed = Run(1, recipe(1, 1, 36, **base, **{"data.packing": "documents"}), {**files, "docs/9": b"x"})
-        joined = {"docs/all": b"".join(d[:-1] + b"\0" for d in docs) + b"x"}
-        marked = Run(1, recipe(1, 1, 36, **{
-            **base, "data.packing": "documents", "data.document_separator": 0, "data.format": "text",
-            "data.train": "docs/all"}), joined)
-        close(packed.loss, single.loss, 5e-3 if bf16 else 1e-5, "packed loss")
-        close(packed.norm, single.norm, 2e-2 if bf16 else 1e-4, "packed norm")
-        assert packed.steps[0]["targets"] == single.steps[0]["targets"] == 33
-        assert marked.steps[0]["targets"] == 33, "a separator is no target of its own, or the last one is"
-        plain = Run(1, recipe(1, 1, 36, **base), {"docs/all": b"".join(docs) + b"x"})
-        assert abs(plain.loss[-1] - packed.loss[-1]) > 1e-3, "packing changed nothing"
-    for model in ("gpt2",) if quick else ("gpt2", "qwen3"):
-        for precision in ("fp32",) if quick else ("fp32", "bf16"):
-            test(f"packed documents are samples of their own, {model} {precision}",
-                 lambda: check(model, precision == "bf16"))
 
 
 def optimizers():
@@ -569,7 +217,7 @@ def optimizers():
     kinds = {"Adam": {"type": "Adam", "params": {"lr": 1e-3, "weight_decay": 0.1, "adam_w_mode": False}},
              "Lion": {"type": "Lion", "params": {"lr": 2e-4, "weight_decay": 0.1}}}
     for name, o in kinds.items():
-        for typed in ({},) if quick else ({}, {"bf16.enabled": True}):
+        for typed in ({},) if QUICK else ({}, {"bf16.enabled": True}):
             base = {"gradient_accumulation_steps": 1, "optimizer": o, **typed}
             same_bits(f"{name} {'bf16' if typed else 'fp32'}", 2,
                       [(f"stage {s}", text_recipe(**base, **{"zero_optimization.stage": s})) for s in range(4)])
@@ -592,7 +240,7 @@ def param_groups():
     groups = [{"match": "*.ln_?.bias", "lr_scale": 0.5}, {"match": "h.1.attn.*", "frozen": True},
               {"match": "wpe.weight", "frozen": True}, {"match": "transformer.h.2.*", "weight_decay": 0.3}]
     base = {"gradient_accumulation_steps": 1, "optimizer.param_groups": groups}
-    for ranks in (2,) if quick else (2, 3):
+    for ranks in (2,) if QUICK else (2, 3):
         same_bits(f"parameter groups ranks={ranks}", ranks,
                   [(f"stage {s}", text_recipe(**base, **{"zero_optimization.stage": s})) for s in range(4)] +
                   [(f"stage {s} offload", text_recipe(**base, **OPTIMIZER_ON_HOST, **{
@@ -615,7 +263,7 @@ def param_groups():
                                                      "zero_optimization.stage": stage}))
         assert abs(run.norm[0] - 2.456793855660) < 1e-4, f"norm {run.norm[0]}"
         assert run.loss[2] < run.loss[0], f"what is not frozen does not learn: {run.loss}"
-    for ranks, stage in ((2, 3),) if quick else ((1, 0), (2, 0), (2, 1), (4, 2), (2, 3)):
+    for ranks, stage in ((2, 3),) if QUICK else ((1, 0), (2, 0), (2, 1), (4, 2), (2, 3)):
         test(f"frozen tensors are not in the norm ranks={ranks} stage={stage}",
              lambda r=ranks, s=stage: norm(r, s))
 
@@ -638,7 +286,7 @@ def param_groups():
             assert len(set(frozen.loss)) > 1, "nothing was learnt"
             less = still.memory[0]["predicted_bytes"] - frozen.memory[0]["predicted_bytes"]
             assert less > 10000, f"{match}: only {less} bytes less"
-    for stage in (3,) if quick else range(4):
+    for stage in (3,) if QUICK else range(4):
         test(f"frozen units cost nothing, stage {stage}", lambda s=stage: frozen_units(s, s % 2 == 1))
 
 
@@ -668,7 +316,7 @@ def loss_scale():
         assert f"{applied} of 14 updates applied" in run.text, "the summary does not say it"
         assert run.text.count(" is skipped: the gradient overflowed at loss scale ") == 14 - applied
     test("loss scale, hysteresis 1", lambda: check(1, False))
-    if not quick:
+    if not QUICK:
         test("loss scale, hysteresis 2", lambda: check(2, False))
         test("loss scale, consecutive hysteresis", lambda: check(2, True))
 
@@ -678,7 +326,7 @@ def loss_scale():
         run = Run(2, text_recipe(**{**high, "train.steps": 3}))
         assert run.steps[-1]["skipped"] == 3, "a scale of 2^60 did not overflow"
         assert run.digest == none.digest, "parameters, master weights or moments changed"
-    for stage in (3,) if quick else range(4):
+    for stage in (3,) if QUICK else range(4):
         test(f"a skipped step changes nothing, stage {stage}", lambda s=stage: nothing_changes(s))
 
     def close_to_fp32():
@@ -734,7 +382,7 @@ def skipped_steps():
             folder = pathlib.Path(d)
             poisoned(folder)
             runs = {}
-            for stage in (3,) if quick else range(4):
+            for stage in (3,) if QUICK else range(4):
                 r = recipe(2, 1, 6, **{
                     "model.from": d, "data.train": str(folder / "tokens.bin"), "data.format": "raw_u16",
                     "train.steps": 10, "train.on_nonfinite": "skip", "bf16.enabled": bf16,
@@ -755,7 +403,7 @@ def skipped_steps():
             for stage, run in runs.items():
                 assert named[0] in run.text, f"stage {stage}: {run.text}"
                 assert run.bits() == first.bits(), f"stage {stage} differs from stage 0"
-    for precision in ("fp32",) if quick else ("fp32", "bf16"):
+    for precision in ("fp32",) if QUICK else ("fp32", "bf16"):
         test(f"steps left out, {precision}", lambda p=precision: check(p == "bf16"))
 
 
@@ -765,7 +413,7 @@ def seeds():
         a, b, c = (Run(2, text_recipe(**{"train.seed": s})) for s in (7, 7, 8))
         assert a.bits() == b.bits(), "the same seed gave another run"
         assert a.bits() != c.bits(), "another seed gave the same run"
-    if not quick:
+    if not QUICK:
         test("seeds", check)
 
 
@@ -774,7 +422,7 @@ def threads():
     def check():
         one, two = (Run(2, text_recipe(**{"parallel.threads": n})) for n in (1, 2))
         close(two.loss, one.loss, 1e-6, "loss with two threads")
-    if not quick:
+    if not QUICK:
         test("threads 1 and 2", check)
 
 
@@ -804,99 +452,19 @@ def observing():
             assert 0 < x["forward"] and 0 < x["backward"] and 0 < x["update"], f"{x}"
             assert x["reduce_exposed"] <= x["reduce"] * 1.001 + 1 and x["wait"] >= 0, f"{x}"
     test("recording times only looks", times)
-    if not quick:
+    if not QUICK:
         test("evaluation and samples only look", check)
-
-
-def evaluation_across_ranks():
-    """Validation loss is over the tokens, whatever the ranks and batches, short ones too."""
-    def check():
-        def val(ranks, micro, stage):
-            r = text_recipe(**{"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": 1,
-                               "data.val_fraction": 0.1, "train.eval_every": 4, "train.steps": 0,
-                               "zero_optimization.stage": stage})
-            return Run(ranks, r).summary["first_val_loss"]
-        want = val(1, 1, 0)
-        close([val(1, 4, 0), val(2, 3, 2), val(3, 5, 3)], [want] * 3, 1e-6, "validation loss")
-    if not quick:
-        test("validation loss by any split", check)
-
-
-def epochs():
-    """Each sample once an epoch; the last step's missing samples are masked, which is exact."""
-    each = EXPECTED["loss_per_sequence"]
-    mean = lambda *seqs: sum(each[s] for s in seqs) / len(seqs)
-    frozen = {"optimizer.params.lr": 0, "data.shuffle": False}
-
-    def check(ranks, micro, accum):
-        r = recipe(micro, accum, 6, **frozen, **{"train.epochs": 2})
-        del r["train"]["steps"]
-        run = Run(ranks, r)
-        close(run.loss, [mean(0, 1, 2), mean(3, 0, 1), mean(2, 3)], 1e-5, "loss")
-        assert [x["targets"] for x in run.steps] == [18, 18, 12], f"{run.steps}"
-        assert run.steps[-1]["tokens"] == 48, f"{run.steps[-1]['tokens']} tokens in two epochs of 24"
-        assert "2 epochs, 3 steps" in run.text, run.text
-
-    def earlier():
-        run = Run(1, recipe(3, 1, 6, **frozen, **{"train.epochs": 9, "train.steps": 2}))
-        assert len(run.loss) == 2, f"{len(run.loss)} steps"
-    for split in ((3, 1, 1),) if quick else ((1, 3, 1), (3, 1, 1), (1, 1, 3)):
-        test("epochs, ranks=%d micro=%d accum=%d" % split, lambda s=split: check(*s))
-    if not quick:
-        test("epochs and steps: the first of both ends", earlier)
-
-
-def megatron(docs):
-    """A pair of files, uint8 tokens, a sequence a document."""
-    ends = [sum(map(len, docs[:i])) for i in range(len(docs) + 1)]
-    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 1, len(docs), len(docs) + 1)
-    index += struct.pack(f"<{len(docs)}i", *map(len, docs)) + struct.pack(f"<{len(docs)}q", *ends[:-1])
-    return b"".join(docs), index + struct.pack(f"<{len(docs) + 1}q", *range(len(docs) + 1))
-
-
-def megatron_documents():
-    """Case D06: documents of an index pack as files do."""
-    docs = [(REPO / "LICENSE").read_bytes()[i * 70:i * 70 + 20 + i] for i in range(40)]
-    base = {"data.packing": "documents", "train.steps": 3}
-
-    def check():
-        bin_, idx = megatron(docs)
-        files = Run(2, text_recipe(**base, **{"data.train": "docs"}),
-                    {f"docs/{i:03}": d for i, d in enumerate(docs)})
-        pair = Run(2, text_recipe(**base, **{"data.train": "pair"}), {"pair.bin": bin_, "pair.idx": idx})
-        assert files.bits() == pair.bits(), f"{files.loss} and {pair.loss}"
-    test("megatron documents", check)
-
-
-def weighted_files():
-    """The share of each file, and the numbers, do not depend on the ranks."""
-    text = (REPO / "LICENSE").read_bytes()
-    files = {"a": text[:1000], "b": b"0123456789" * 300}
-    train = [{"path": "a", "weight": 0.25}, {"path": "b", "weight": 0.75}]
-
-    def check():
-        runs = [Run(n, text_recipe(**{"train_micro_batch_size_per_gpu": m, "gradient_accumulation_steps": a,
-                                      "data.train": train, "zero_optimization.stage": n}), files)
-                for n, m, a in ((1, 4, 1), (2, 1, 2), (2, 2, 1))]
-        for run in runs[1:]:
-            close(run.loss, runs[0].loss, 1e-5, "loss")
-        other = Run(1, text_recipe(**{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
-                                      "data.train": train[::-1]}), files)
-        assert "25 % of the samples from 1 file, 1000 tokens" in runs[0].text, runs[0].text
-        assert "75 % of the samples from 1 file, 3000 tokens" in other.text, other.text
-    if not quick:
-        test("files with weights", check)
 
 
 if __name__ == "__main__":
     for name in FIXTURES:
         fixture_traces(name)
-        fixture_masks(name)
-    epochs()
-    megatron_documents()
-    weighted_files()
-    all_masked()
-    packed_documents()
+        data.fixture_masks(name)
+    data.epochs()
+    data.megatron_documents()
+    data.weighted_files()
+    data.all_masked()
+    data.packed_documents()
     stages_bit_for_bit()
     recomputation()
     offload_bit_for_bit()
@@ -904,9 +472,9 @@ if __name__ == "__main__":
     other_models_bit_for_bit()
     across_ranks()
     dropout()
-    memory_as_predicted()
-    memory_of_processes()
-    fits_exactly()
+    memory.memory_as_predicted()
+    memory.memory_of_processes()
+    memory.fits_exactly()
     communication_type()
     optimizers()
     param_groups()
@@ -916,5 +484,5 @@ if __name__ == "__main__":
     seeds()
     threads()
     observing()
-    evaluation_across_ranks()
-    sys.exit(1 if failures else 0)
+    data.evaluation_across_ranks()
+    end()
