@@ -2,11 +2,15 @@
 
 #include <pthread.h>
 
+#include "base/ring.h"
 #include "base/size.h"
 #include "ckpt/direct.h"
-#include "ckpt/ring.h"
 
-enum { MAX_DIRECT_FILES = 64 /* each has two descriptors */ };
+enum {
+    MAX_DIRECT_FILES = 64, /* each has two descriptors */
+    MAX_AHEAD = 16,        /* blocks */
+    MAX_THREADS = 4,
+};
 
 struct want {
     int file;
@@ -140,8 +144,13 @@ static int read_wanted(void *ctx, int64_t i, unsigned char *slot, struct zt_err 
 void zt_blocks_read_ahead(struct zt_blocks *b)
 {
     const size_t most = ZT_MAX(ZT_CKPT_READ_BYTES / b->m->block_bytes, (size_t)2);
-    const int n = (int)ZT_MIN(ZT_MIN(most, (size_t)ZT_RING_MAX_SLOTS), (size_t)b->n_wants);
-    const struct zt_ring_opts o = {ZT_MIN(n, 4), n, b->m->block_bytes, read_wanted, b};
+    const int n = (int)ZT_MIN(ZT_MIN(most, (size_t)MAX_AHEAD), (size_t)b->n_wants);
+    const struct zt_ring_opts o = {.name = "ckpt-read",
+                                   .n_threads = ZT_MIN(n, MAX_THREADS),
+                                   .n_slots = n,
+                                   .slot_bytes = b->m->block_bytes,
+                                   .work = read_wanted,
+                                   .ctx = b};
     struct zt_err ignored;
     ZT_ASSERT(!b->ring);
     if (n == 0)

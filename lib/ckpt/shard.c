@@ -3,9 +3,9 @@
 #include <jansson.h>
 #include <unistd.h>
 
+#include "base/ring.h"
 #include "ckpt/direct.h"
 #include "ckpt/manifest_words.h"
-#include "ckpt/ring.h"
 
 enum { LENGTH_BYTES = 8, DATA_ALIGN = 4096 };
 
@@ -96,7 +96,12 @@ int zt_shard_create(const char *path, size_t bytes, struct zt_shard_writer **out
     w->n_sums = (bytes + ZT_CKPT_BLOCK_BYTES - 1) / ZT_CKPT_BLOCK_BYTES;
     w->sums = zt_xcalloc(w->n_sums, sizeof *w->sums);
     const int n = (int)ZT_MIN(w->n_sums, (size_t)AT_ONCE);
-    const struct zt_ring_opts ring = {n, n, ZT_CKPT_BLOCK_BYTES, write_block, w};
+    const struct zt_ring_opts ring = {.name = "ckpt-write",
+                                      .n_threads = n,
+                                      .n_slots = n,
+                                      .slot_bytes = ZT_CKPT_BLOCK_BYTES,
+                                      .work = write_block,
+                                      .ctx = w};
     int rc = zt_direct_create(&w->file, w->path, bytes, err);
     if (!rc) {
         rc = zt_ring_create(&ring, &w->ring, err);

@@ -2,13 +2,12 @@
 
 #include <limits.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/thread.h"
 #include "dev/sanitize.h"
 
 enum { CACHE_LINE = 64, SPINS = 500, FAILURE_NONE = 0 };
@@ -228,19 +227,11 @@ int zt_stream_create(struct zt_dev *dev, const char *name, int n_threads, struct
     gate_init(&q->done);
     atomic_init(&q->fail_pos, FAILURE_NONE);
     s->queue = q;
-
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&q->thread, NULL, consume, s);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc) {
+    if (zt_thread_start(&q->thread, s->name, consume, s, err)) {
         free(q);
         free(s);
-        return zt_err_set(err, ZT_ESYS, "stream %s: cannot start its thread: %s", name,
-                          strerror(rc));
+        return zt_err_wrap(err, "stream %s", name);
     }
-    pthread_setname_np(q->thread, s->name);
     *out = s;
     return 0;
 }

@@ -3,12 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "launch/ssh2_host.h"
 
 enum {
@@ -158,17 +157,6 @@ static void release(struct zt_ssh2 *s)
     libssh2_exit();
 }
 
-/* A signal is for the front end, which has a thread for it. */
-static int start_thread(struct zt_ssh2 *s)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&s->thread, NULL, carry, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
 int zt_ssh2_start(const struct zt_ssh2_host *hosts, int n, struct zt_ssh2 **out, struct zt_err *err)
 {
     if (libssh2_init(0))
@@ -182,11 +170,11 @@ int zt_ssh2_start(const struct zt_ssh2_host *hosts, int n, struct zt_ssh2 **out,
     s->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     s->keys = n ? hosts[0].target->keys : NULL;
     init_hosts(s, hosts);
-    errno = s->wake_fd < 0 || s->event_fd < 0 ? errno : start_thread(s);
-    if (errno) {
-        int rc = zt_err_errno(err, ZT_ESYS, "cannot start the thread of ssh connections");
+    int rc = s->wake_fd < 0 || s->event_fd < 0 ? zt_err_errno(err, ZT_ESYS, "eventfd")
+                                               : zt_thread_start(&s->thread, "ssh", carry, s, err);
+    if (rc) {
         release(s);
-        return rc;
+        return zt_err_wrap(err, "connections by ssh");
     }
     *out = s;
     return 0;

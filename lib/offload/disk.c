@@ -75,11 +75,6 @@ int zt_disk_result(const struct zt_disk_work *w, struct zt_disk_request *r, int6
     return done == r->io_bytes;
 }
 
-unsigned char *zt_disk_alloc_bounce(const struct zt_disk *d, int n)
-{
-    return aligned_alloc(ZT_DISK_ALIGN, (size_t)n * d->o.block_bytes);
-}
-
 /* ---- the store ---- */
 
 static void free_lanes(struct zt_disk *d)

@@ -5,7 +5,7 @@
  *   disk.c        opening, cutting ranges into requests, the task of a stream
  *   disk_file.c   the file: private folder, lock, room, leftovers of runs that died
  *   disk_uring.c  requests by io_uring (liburing; not in every build)
- *   disk_pool.c   requests by a pool of threads with pread and pwrite
+ *   disk_pool.c   requests by threads with pread and pwrite (base/ring.h)
  *
  * Ranges. A range begins at a multiple of ZT_DISK_ALIGN of the file and has any length; the bytes from
  * its end to the next multiple belong to it and are undefined. Host memory may lie anywhere: what

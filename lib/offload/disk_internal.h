@@ -81,7 +81,4 @@ struct zt_disk {
     struct zt_str about;
 };
 
-/* A bounce buffer for each of n requests in flight; NULL when memory runs out. */
-unsigned char *zt_disk_alloc_bounce(const struct zt_disk *d, int n);
-
 #endif

@@ -55,7 +55,7 @@ static int lane_create(struct zt_disk *d, struct zt_disk_lane **out, struct zt_e
                           "it %s: %s", why, strerror(-rc));
     }
     l->disk = d;
-    l->bounce = zt_disk_alloc_bounce(d, depth);
+    l->bounce = aligned_alloc(ZT_DISK_ALIGN, (size_t)depth * d->o.block_bytes);
     l->requests = zt_xcalloc((size_t)depth, sizeof *l->requests);
     l->idle = zt_xcalloc((size_t)depth, sizeof *l->idle);
     for (int i = 0; i < depth; i++)

@@ -1,12 +1,12 @@
 #include "train/save.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "base/version.h"
 #include "ckpt/folder.h"
 #include "ckpt/lock.h"
@@ -152,9 +152,11 @@ static void *run_thread(void *arg)
 /* Without a snapshot, or a thread, the work is done here and now. */
 static void begin_phase(struct zt_saver *s, enum phase phase)
 {
+    struct zt_err ignored;
     s->phase = phase;
     atomic_store(&s->thread_done, false);
-    s->threaded = s->snapshot && pthread_create(&s->thread, NULL, run_thread, s) == 0;
+    s->threaded =
+        s->snapshot && zt_thread_start(&s->thread, "ckpt-save", run_thread, s, &ignored) == 0;
     if (!s->threaded) {
         work(s);
         atomic_store(&s->thread_done, true);

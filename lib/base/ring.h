@@ -1,19 +1,21 @@
 /*
- * ring.h: numbered jobs, carried out by a few threads, each with a buffer of its own: how blocks of a file
- * are moved with several on their way at once. Internal to lib/ckpt.
+ * ring.h: numbered jobs, carried out in their order by a few threads, each job with a buffer: how blocks of a
+ * file are moved with several on their way at once.
  *
- * Job i has buffer i % n_slots. The caller says up to which number jobs may begin, and waits for single
- * ones; it must not allow job i + n_slots before it is done with the buffer of job i.
+ * Job i has buffer i % n_slots. The caller, one thread, says up to which number jobs may begin, and waits for
+ * single ones; it must not allow job i + n_slots before job i is over and it is done with the buffer.
  *
  *   writing: fill the buffer of job i, allow i + 1; before filling it for i + n_slots, wait for i
  *   reading: allow n_slots; wait for i, use its buffer, allow i + n_slots + 1
+ *
+ * A job that takes long holds up those n_slots behind it: with more slots than threads, the others go on.
  */
-#ifndef ZT_CKPT_RING_H
-#define ZT_CKPT_RING_H
+#ifndef ZT_BASE_RING_H
+#define ZT_BASE_RING_H
 
 #include "base/err.h"
 
-enum { ZT_RING_ALIGN = 4096, ZT_RING_MAX_SLOTS = 16 };
+enum { ZT_RING_ALIGN = 4096 };
 
 struct zt_ring;
 
@@ -21,12 +23,15 @@ struct zt_ring;
 typedef int zt_ring_work(void *ctx, int64_t i, unsigned char *slot, struct zt_err *err);
 
 struct zt_ring_opts {
+    const char *name; /* of the threads (thread.h) */
     int n_threads, n_slots;
-    size_t slot_bytes; /* of each buffer, which begins at a multiple of ZT_RING_ALIGN */
+    size_t
+        slot_bytes; /* of each buffer, which begins at a multiple of ZT_RING_ALIGN; no memory until used */
     zt_ring_work *work;
     void *ctx;
 };
 
+/* ZT_ENOMEM, ZT_ESYS. */
 int zt_ring_create(const struct zt_ring_opts *o, struct zt_ring **out,
                    struct zt_err *err) ZT_MUST_CHECK;
 
@@ -39,7 +44,7 @@ unsigned char *zt_ring_slot(struct zt_ring *r, int64_t i); /* of job i */
 /* Jobs below `end` may begin. It never goes back. */
 void zt_ring_allow(struct zt_ring *r, int64_t end);
 
-/* Until job i, which is allowed, is over: what it returned. One of the last n_slots that were allowed. */
+/* Blocks until job i is over: what it returned. One of the last n_slots that were allowed. */
 int zt_ring_wait(struct zt_ring *r, int64_t i, struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

@@ -1,11 +1,10 @@
-#include "ckpt/ring.h"
+#include "base/ring.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 
 #include "base/arena.h"
 #include "base/size.h"
+#include "base/thread.h"
 
 struct result {
     int64_t job; /* the last one that is over; below 0: none */
@@ -21,9 +20,9 @@ struct zt_ring {
     pthread_cond_t allowed, over;
     int64_t next, end; /* jobs [next, end) may begin */
     bool stop;
-    struct result results[ZT_RING_MAX_SLOTS];
+    struct result *results; /* (n_slots) */
+    pthread_t *threads;     /* (o.n_threads), of which n_threads were started */
     int n_threads;
-    pthread_t threads[ZT_RING_MAX_SLOTS];
 };
 
 static void *serve(void *arg)
@@ -43,62 +42,52 @@ static void *serve(void *arg)
         pthread_mutex_lock(&r->lock);
         result->err.code = rc;
         result->job = i;
-        pthread_cond_broadcast(&r->over);
+        pthread_cond_signal(&r->over);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
 
-/* Signals are for others. */
-static int start_threads(struct zt_ring *r, struct zt_err *err)
-{
-    sigset_t all, old;
-    int rc = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    while (!rc && r->n_threads < r->o.n_threads) {
-        rc = pthread_create(&r->threads[r->n_threads], NULL, serve, r);
-        if (!rc)
-            pthread_setname_np(r->threads[r->n_threads++], "ckpt-blocks");
-    }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return rc ? zt_err_set(err, ZT_ESYS, "cannot start a thread for the disk: %s", strerror(rc))
-              : 0;
-}
-
 /*
  * Mapped, not of malloc: it goes back to the system with the ring. In huge pages where there are some: a
- * direct transfer holds every page that it moves, and with small ones has half the rate.
+ * direct transfer holds every page that it moves, and with small ones has half the rate. Buffers smaller than such
+ * a page are left to small ones, of which they take what they need.
  */
 static int map_slots(struct zt_ring *r, struct zt_err *err)
 {
     const size_t stride = zt_align_size(r->o.slot_bytes, ZT_RING_ALIGN);
-    const size_t bytes = (size_t)r->o.n_slots * stride;
+    size_t bytes;
+    if (!zt_mul_size((size_t)r->o.n_slots, stride, &bytes) ||
+        !zt_add_size(bytes, ZT_HUGE_PAGE_BYTES, &r->mapped))
+        return zt_err_set(err, ZT_ENOMEM, "%d buffers of %zu bytes", r->o.n_slots, stride);
     r->o.slot_bytes = stride;
-    r->mapped = bytes + ZT_HUGE_PAGE_BYTES;
     void *p = mmap(NULL, r->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return zt_err_errno(err, ZT_ENOMEM, "%d buffers of %zu bytes", r->o.n_slots, stride);
     r->mapping = p;
     r->slots = (unsigned char *)p + (ZT_HUGE_PAGE_BYTES - (uintptr_t)p % ZT_HUGE_PAGE_BYTES);
-    madvise(r->slots, bytes, MADV_HUGEPAGE); /* advice: small pages work too */
+    if (stride >= ZT_HUGE_PAGE_BYTES)
+        madvise(r->slots, bytes, MADV_HUGEPAGE); /* advice: small pages work too */
     return 0;
 }
 
 int zt_ring_create(const struct zt_ring_opts *o, struct zt_ring **out, struct zt_err *err)
 {
-    ZT_ASSERT(o->n_slots >= 1 && o->n_slots <= ZT_RING_MAX_SLOTS);
-    ZT_ASSERT(o->n_threads >= 1 && o->n_threads <= ZT_RING_MAX_SLOTS);
+    ZT_ASSERT(o->n_slots >= 1 && o->n_threads >= 1);
     struct zt_ring *r = zt_xcalloc(1, sizeof *r);
     r->o = *o;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->allowed, NULL);
     pthread_cond_init(&r->over, NULL);
-    for (int i = 0; i < ZT_RING_MAX_SLOTS; i++)
+    r->results = zt_xcalloc((size_t)o->n_slots, sizeof *r->results);
+    r->threads = zt_xcalloc((size_t)o->n_threads, sizeof *r->threads);
+    for (int i = 0; i < o->n_slots; i++)
         r->results[i].job = -1;
     int rc = map_slots(r, err);
-    if (!rc)
-        rc = start_threads(r, err);
+    while (!rc && r->n_threads < o->n_threads) {
+        rc = zt_thread_start(&r->threads[r->n_threads], o->name, serve, r, err);
+        r->n_threads += !rc;
+    }
     if (rc) {
         zt_ring_free(r);
         return rc;
@@ -122,6 +111,8 @@ void zt_ring_free(struct zt_ring *r)
     pthread_cond_destroy(&r->over);
     if (r->mapping)
         munmap(r->mapping, r->mapped);
+    free(r->results);
+    free(r->threads);
     free(r);
 }
 
@@ -138,8 +129,8 @@ unsigned char *zt_ring_slot(struct zt_ring *r, int64_t i)
 void zt_ring_allow(struct zt_ring *r, int64_t end)
 {
     pthread_mutex_lock(&r->lock);
-    r->end = ZT_MAX(r->end, end);
-    pthread_cond_broadcast(&r->allowed);
+    for (; r->end < end; r->end++)
+        pthread_cond_signal(&r->allowed); /* one thread for each */
     pthread_mutex_unlock(&r->lock);
 }
 
