@@ -49,6 +49,18 @@ static int make_new(const char *recipe_path, const struct zt_recipe *r, struct z
     return rc;
 }
 
+/* What killed runs left half written. */
+static void clean(const char *dir)
+{
+    static const char *const names[] = {"recipe.yaml", "summary.json"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(names); i++) {
+        struct zt_str path = {0};
+        zt_str_printf(&path, "%s/%s", dir, names[i]);
+        zt_write_file_clean(path.buf);
+        zt_str_release(&path);
+    }
+}
+
 /*
  * What --log_dir or log.dir says; the record of an earlier run in it is not written over, but a run that goes
  * on from a checkpoint goes on with its record too.
@@ -67,6 +79,8 @@ static int make_given(const char *given, const struct zt_recipe *r, struct zt_st
                         "%s: holds the record of an earlier run; name another folder with "
                         "--log_dir, or remove it",
                         path.buf);
+    if (!rc)
+        clean(given);
     zt_str_release(&path);
     return rc;
 }

@@ -1,10 +1,15 @@
 #include "base/io.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#define TEMP ".tmp." /* before a process number */
 
 int zt_map_file(const char *path, struct zt_mapped *m, struct zt_err *err)
 {
@@ -81,13 +86,41 @@ static int write_into(const char *path, const void *bytes, size_t n, struct zt_e
     return rc;
 }
 
+bool zt_is_of_the_dead(const char *pid)
+{
+    int64_t n;
+    return zt_parse_i64(pid, &n) && n > 0 && n <= INT32_MAX && kill((pid_t)n, 0) && errno == ESRCH;
+}
+
+void zt_write_file_clean(const char *path)
+{
+    enum { HOUR_S = 3600 };
+    struct zt_str dir = {0}, prefix = {0};
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    zt_str_add(&dir, slash ? path : "./", slash ? (size_t)(name - path) : 2);
+    zt_str_printf(&prefix, "%s" TEMP, name);
+    DIR *d = opendir(dir.buf);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        struct stat st;
+        if (strncmp(e->d_name, prefix.buf, prefix.len) == 0 &&
+            zt_is_of_the_dead(e->d_name + prefix.len) &&
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+            time(NULL) - st.st_mtime > HOUR_S)
+            (void)unlinkat(dirfd(d), e->d_name, 0);
+    }
+    if (d)
+        closedir(d);
+    zt_str_release(&dir);
+    zt_str_release(&prefix);
+}
+
 int zt_write_file_atomic(const char *path, const void *bytes, size_t n, struct zt_err *err)
 {
     struct zt_str tmp = {0};
     struct stat st;
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return write_into(path, bytes, n, err);
-    zt_str_printf(&tmp, "%s.tmp.%ld", path, (long)getpid());
+    zt_str_printf(&tmp, "%s" TEMP "%ld", path, (long)getpid());
     int fd = open(tmp.buf, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     int rc;
     if (fd < 0) {

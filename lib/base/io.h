@@ -22,6 +22,18 @@ int zt_read_file(const char *path, size_t max_bytes, struct zt_str *out,
                  struct zt_err *err) ZT_MUST_CHECK;
 
 /*
+ * Of the name NAME.tmp.PID of something temporary: is its process gone? PID is a number; those of other hosts that
+ * share the folder cannot be told from ours.
+ */
+bool zt_is_of_the_dead(const char *pid);
+
+/*
+ * Remove PATH.tmp.PID that zt_write_file_atomic() of a process that was killed has left: one that is gone, here, and
+ * for an hour, since it may live on another host. What cannot be removed stays.
+ */
+void zt_write_file_clean(const char *path);
+
+/*
  * Write a file that is either the old one or complete: temporary name, fsync, rename. What is there
  * and no regular file (a device, a pipe, a link) stays what it is: the bytes are written into it.
  */

@@ -91,6 +91,17 @@ int zt_ckpt_remove(const char *path, struct zt_err *err)
     return rc;
 }
 
+static bool is_number(const char *text)
+{
+    return *text && text[strspn(text, "0123456789")] == '\0';
+}
+
+static bool is_latest_temp(const char *name)
+{
+    const size_t n = sizeof LATEST_TEMP - 1;
+    return strncmp(name, LATEST_TEMP, n) == 0 && is_number(name + n);
+}
+
 /* tmp-step-N, tmp-old-N, tmp-probe-N; what else is called tmp-... is not ours. */
 static bool is_temp(const char *name)
 {
@@ -98,7 +109,7 @@ static bool is_temp(const char *name)
     for (size_t i = 0; i < ZT_ARRAY_LEN(kinds); i++) {
         const size_t n = strlen(kinds[i]);
         if (strncmp(name, kinds[i], n) == 0)
-            return name[n] && name[n + strspn(name + n, "0123456789")] == '\0';
+            return is_number(name + n);
     }
     return false;
 }
@@ -114,7 +125,7 @@ int zt_ckpt_clean(const char *dir, struct zt_err *err)
         zt_str_printf(&path, "%s/%s", dir, e->d_name);
         if (is_temp(e->d_name))
             rc = zt_ckpt_remove(path.buf, err);
-        else if (strncmp(e->d_name, LATEST_TEMP, sizeof LATEST_TEMP - 1) == 0)
+        else if (is_latest_temp(e->d_name))
             unlink(path.buf);
         zt_str_release(&path);
     }

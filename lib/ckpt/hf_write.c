@@ -14,8 +14,9 @@
 #include "ckpt/folder.h"
 #include "ckpt/safetensors_write.h"
 
-#define TEMP                                                                                       \
-    ".tmp." /* before the writer's process number, as zt_st_create() and io.h have it too */
+/* Before the writer's process number: what is written, as zt_st_create() and io.h have it too, or replaced. */
+#define TEMP ".tmp."
+#define OLD ".old."
 
 enum { PIECE = 1 << 18 }; /* elements that are converted and written at a time */
 
@@ -43,8 +44,8 @@ struct writing {
     const struct zt_hf_opts *o;
     const struct zt_hf_source *source;
     struct zt_hf_result *result;
-    char *dir; /* the temporary folder */
-    int lock;  /* of it, while it is written; -1: none */
+    char *dir;          /* the temporary folder */
+    int lock, old_lock; /* of it, and of what it replaces; -1: none */
     struct zt_arena arena;
     struct zt_st_entry *entries; /* (model->n_params) */
     int *shard;                  /* (model->n_params), from 0 */
@@ -273,6 +274,18 @@ static void discard(const char *path)
 }
 
 /*
+ * Others leave the folder alone as long as the descriptor is open. Without locks on this file system the number of
+ * our process must do.
+ */
+static int lock_folder(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        (void)!flock(fd, LOCK_EX | LOCK_NB);
+    return fd;
+}
+
+/*
  * Give the finished folder its name. One that may be replaced changes places with it, or, where the file
  * system cannot do that at once, steps aside first; *old is then where it is, else NULL.
  */
@@ -289,7 +302,8 @@ static int take_name(struct writing *w, const char *dir, const char **old, struc
     *old = w->dir;
     if (renameat2(AT_FDCWD, w->dir, AT_FDCWD, dir, RENAME_EXCHANGE) == 0)
         return 0;
-    *old = zt_arena_printf(&w->arena, "%s.old.%ld", dir, (long)getpid());
+    *old = zt_arena_printf(&w->arena, "%s" OLD "%ld", dir, (long)getpid());
+    w->old_lock = lock_folder(dir);
     if (rename(dir, *old))
         return zt_err_errno(err, ZT_EIO, "%s: rename", dir);
     if (rename(w->dir, dir) == 0)
@@ -324,9 +338,7 @@ static void remove_leftover(struct writing *w, const char *parent, const char *n
                             const char *pid)
 {
     const char *path = path_in(w, parent, name);
-    int64_t n;
-    if (!zt_parse_i64(pid, &n) || n <= 0 || n > INT32_MAX || kill((pid_t)n, 0) == 0 ||
-        errno != ESRCH)
+    if (!zt_is_of_the_dead(pid))
         return;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
@@ -336,27 +348,17 @@ static void remove_leftover(struct writing *w, const char *parent, const char *n
     close(fd);
 }
 
-static void remove_leftovers(struct writing *w, const char *parent, const char *dir)
+static void remove_leftovers(struct writing *w, const char *parent, const char *dir,
+                             const char *kind)
 {
     const char *slash = strrchr(dir, '/'), *base = slash ? slash + 1 : dir;
-    const char *prefix = zt_arena_printf(&w->arena, "%s" TEMP, base);
+    const char *prefix = zt_arena_printf(&w->arena, "%s%s", base, kind);
     DIR *d = opendir(parent);
     for (const struct dirent *e; d && (e = readdir(d));)
         if (strncmp(e->d_name, prefix, strlen(prefix)) == 0)
             remove_leftover(w, parent, e->d_name, e->d_name + strlen(prefix));
     if (d)
         closedir(d);
-}
-
-/* The temporary folder, locked as long as w->lock is open. */
-static int make_folder(struct writing *w, struct zt_err *err)
-{
-    if (mkdir(w->dir, 0777))
-        return zt_err_errno(err, ZT_EIO, "%s: mkdir", w->dir);
-    w->lock = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (w->lock >= 0) /* without locks on this file system the process's number must do */
-        (void)!flock(w->lock, LOCK_EX | LOCK_NB);
-    return 0;
 }
 
 static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
@@ -368,11 +370,13 @@ static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
                              : zt_arena_printf(&w->arena, "%.*s", (int)(slash - dir), dir);
     int rc = zt_make_dirs(parent, err);
     if (!rc) {
-        remove_leftovers(w, parent, dir);
-        rc = make_folder(w, err);
+        remove_leftovers(w, parent, dir, TEMP);
+        if (mkdir(w->dir, 0777))
+            rc = zt_err_errno(err, ZT_EIO, "%s: mkdir", w->dir);
     }
     if (rc)
         return rc;
+    w->lock = lock_folder(w->dir);
     rc = write_weights(w, err);
     if (!rc)
         rc = copy_companions(w, err);
@@ -390,13 +394,17 @@ static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
         discard(w->dir);
     else
         rc = zt_fsync_dir(parent, err); /* before what was there is gone */
-    return rc || !old ? rc : zt_ckpt_remove(old, err);
+    if (!rc && old)
+        rc = zt_ckpt_remove(old, err);
+    if (!rc) /* until now such a one may have been all that there was */
+        remove_leftovers(w, parent, dir, OLD);
+    return rc;
 }
 
 int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
                 struct zt_hf_result *result, struct zt_err *err)
 {
-    struct writing w = {.o = o, .source = source, .result = result, .lock = -1};
+    struct writing w = {.o = o, .source = source, .result = result, .lock = -1, .old_lock = -1};
     size_t n = (size_t)o->model->n_params, len = strlen(o->dir);
     ZT_ASSERT(o->dtype == ZT_F32 || o->dtype == ZT_BF16 || o->dtype == ZT_F16);
     while (len > 1 && o->dir[len - 1] == '/')
@@ -417,6 +425,8 @@ int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
     rc = write_folder(&w, dir, err);
     if (w.lock >= 0)
         close(w.lock);
+    if (w.old_lock >= 0)
+        close(w.old_lock);
     zt_arena_release(&w.arena);
     return rc;
 }

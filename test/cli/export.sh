@@ -35,12 +35,48 @@ try zerotrain export --vocab_size=0 "$CASES/fixture_llama" more
 bash -c 'echo $$' >gone
 gone=$(cat gone)
 mkdir "out.tmp.$gone" "out.tmp.$$" out.tmp.notes "more.tmp.$gone" "again.tmp.$gone"
+mkdir "out.old.$gone" "out.old.$$" out.old.notes "more.old.$gone" "again.old.$gone"
+touch "out.old.$gone/config.json" "again.old.$gone/thesis.txt"
 touch "out.tmp.$gone/model.safetensors.tmp.$gone" "out.tmp.$gone/config.json" "again.tmp.$gone/thesis.txt"
 zerotrain export --force "$GPT2" out >/dev/null
 zerotrain export "$GPT2" again >/dev/null
 # shellcheck disable=SC2012
-ls -d ./*.tmp.* | sed "s/$gone/GONE/; s/$$/ALIVE/"
-rm -r ./*.tmp.* again
+ls -d ./*.tmp.* ./*.old.* | sed "s/$gone/GONE/; s/$$/ALIVE/"
+rm -r ./*.tmp.* ./*.old.* again
+
+# On a file system where two folders cannot change places: killed while neither has the name, and then not.
+cat >rename.c <<'END'
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    (void)from_dir, (void)from, (void)to_dir, (void)to, (void)flags;
+    errno = EINVAL;
+    return -1;
+}
+int rename(const char *from, const char *to)
+{
+    int rc = renameat(AT_FDCWD, from, AT_FDCWD, to);
+    if (strstr(to, ".old.") && getenv("KILLED"))
+        kill(getpid(), SIGKILL);
+    return rc;
+}
+END
+gcc -D_GNU_SOURCE -shared -fPIC -o rename.so rename.c
+mkdir swap
+zerotrain export "$GPT2" swap/out >/dev/null
+{ LD_PRELOAD=$PWD/rename.so KILLED=1 "$ZT" export --force "$GPT2" swap/out; } >/dev/null 2>&1
+echo "killed: $?"
+(cd swap && echo ./*) | sed 's/[0-9][0-9]*/PID/g'
+LD_PRELOAD=$PWD/rename.so "$ZT" export --dtype=bf16 "$GPT2" swap/out
+ls swap
+LD_PRELOAD=$PWD/rename.so "$ZT" export --force "$GPT2" swap/out
+ls swap
 
 # A disk that is too small says so before the work, and nothing is left.
 (trap '' XFSZ && ulimit -f 2 && try zerotrain export "$GPT2" big) | sed 's/tmp\.[0-9]*/tmp.PID/' | cat

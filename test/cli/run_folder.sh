@@ -12,7 +12,14 @@ try train tiny.yaml --set log.name=mine | grep -E '^(\$|run|zerotrain)'
 try train tiny.yaml --set log.dir=named | grep -E '^(\$|run|zerotrain)'
 train tiny.yaml >/dev/null
 train tiny.yaml >/dev/null
+# What a killed run left half written goes with the next run there; what is not such a leftover stays.
+bash -c 'echo $$' >gone
+mkdir killed
+touch -d '2 days ago' killed/{recipe.yaml,summary.json,notes}.tmp."$(cat gone)" killed/recipe.yaml.tmp.mine
+train tiny.yaml --log_dir=killed >/dev/null
+# shellcheck disable=SC2012 # plain names
+ls killed | sed "s/$(cat gone)/GONE/"
 long=$(printf 'x%.0s' {1..250})
-cp tiny.yaml $long.y
-train $long.y >/dev/null && find runs -name 'xxx*' | sed -E 's|-20[0-9-]*$|-TIME|'
+cp tiny.yaml "$long.y"
+train "$long.y" >/dev/null && find runs -name 'xxx*' | sed -E 's|-20[0-9-]*$|-TIME|'
 find runs -mindepth 1 -maxdepth 1 -name 'tiny-*' | wc -l

@@ -1,6 +1,10 @@
 #include "harness.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/io.h"
@@ -26,6 +30,40 @@ TEST(a_regular_file_is_replaced)
     zt_str_release(&text);
     unlink(path);
     CHECK(rmdir(dir) == 0); /* nothing else was left */
+}
+
+static void put_of(const char *dir, const char *name, pid_t pid, time_t age_s,
+                   char path[PATH_BYTES])
+{
+    struct timespec t[2] = {{.tv_sec = time(NULL) - age_s}, {.tv_sec = time(NULL) - age_s}};
+    snprintf(path, PATH_BYTES, "%s/%s%ld", dir, name, (long)pid);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fclose(f) == 0 && utimensat(AT_FDCWD, path, t, 0) == 0);
+}
+
+/* Of the same file, by a process that is gone, for long. */
+TEST(what_the_dead_left_is_removed)
+{
+    enum { LONG_AGO_S = 7200 };
+    char dir[] = "/tmp/zt-write-XXXXXX", path[PATH_BYTES], left[PATH_BYTES], stays[4][PATH_BYTES];
+    const pid_t gone = fork();
+    if (gone == 0)
+        _exit(0);
+    CHECK(gone > 0 && waitpid(gone, NULL, 0) == gone);
+    CHECK(mkdtemp(dir));
+    in_dir(path, dir, "file");
+    put_of(dir, "file.tmp.", gone, LONG_AGO_S, left);
+    put_of(dir, "file.tmp.", getpid(), LONG_AGO_S, stays[0]);
+    put_of(dir, "other.tmp.", gone, LONG_AGO_S, stays[1]);
+    put_of(dir, "file.tmp.my", gone, LONG_AGO_S, stays[2]);
+    zt_write_file_clean(path);
+    CHECK(access(left, F_OK) && errno == ENOENT);
+    put_of(dir, "file.tmp.", gone, 60, stays[3]); /* perhaps of another host */
+    zt_write_file_clean(path);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(stays); i++)
+        CHECK(unlink(stays[i]) == 0);
+    CHECK(rmdir(dir) == 0);
+    zt_write_file_clean(path); /* no such folder */
 }
 
 /* A pipe is written into, and a link is followed: neither gives way to a regular file. */

@@ -82,10 +82,12 @@ TEST(folder_clean_removes_what_is_unfinished)
     make_step("tmp-step-000002-mine");
     put("latest", "step-000001\n", 12);
     put("latest.tmp.4711", "st", 2);
+    put("latest.tmp.txt", "mine", 4);
     CHECK_OK(zt_ckpt_clean(dir, &err), err);
     CHECK(is_there("step-000001/manifest.json") && is_there("latest"));
     CHECK(!is_there("tmp-step-000002") && !is_there("tmp-old-000000"));
     CHECK(!is_there("latest.tmp.4711") && !is_there("tmp-probe-3"));
+    CHECK(is_there("latest.tmp.txt"));
     CHECK(is_there("tmp-results/manifest.json") && is_there("tmp-step-000002-mine/manifest.json"));
     remove_dir();
 }
