@@ -9,13 +9,13 @@
 /* An option: who has it, its help, and what takes its value to where. */
 struct row {
     const char *name;
-    bool train, plan;
+    unsigned commands;      /* that have it: 1 << enum cmd_command */
     const char *arg, *help; /* arg NULL: takes no value */
     /* false after a message; the row's is NULL: it tells something and ends */
     bool (*take)(const struct row *r, const char *text, void *out);
-    size_t at;       /* of `out` in cmd_options */
-    int least, most; /* take_count */
-    bool doctor;     /* has it too */
+    size_t at;            /* of `out` in cmd_options */
+    int least, most;      /* take_count */
+    const char *words[4]; /* what the value may be, then NULL: take_word, take_transport */
 };
 
 /* ---- what takes a value ---- */
@@ -79,128 +79,139 @@ static bool take_layer(const struct row *r, const char *text, void *out)
     return false;
 }
 
-static bool take_device(const struct row *r, const char *text, void *out)
+/* Which of the row's words that is; -1 after a message. */
+static int which_word(const struct row *r, const char *text)
 {
-    if (strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0 || strcmp(text, "auto") == 0)
-        return take_text(r, text, out);
-    cmd_error("--%s: \"%s\" is not cpu, cuda or auto", r->name, text);
-    return false;
+    struct zt_str all = {0};
+    for (int i = 0; r->words[i]; i++) {
+        if (strcmp(text, r->words[i]) == 0) {
+            zt_str_release(&all);
+            return i;
+        }
+        zt_str_printf(&all, "%s%s", i == 0 ? "" : r->words[i + 1] ? ", " : " or ", r->words[i]);
+    }
+    cmd_error("--%s: \"%s\" is not %s", r->name, text, zt_str_get(&all));
+    zt_str_release(&all);
+    return -1;
 }
 
-static bool take_launcher(const struct row *r, const char *text, void *out)
+static bool take_word(const struct row *r, const char *text, void *out)
 {
-    if (strcmp(text, "ssh") == 0 || strcmp(text, "openssh") == 0 || strcmp(text, "slurm") == 0)
-        return take_text(r, text, out);
-    cmd_error("--%s: \"%s\" is not ssh, openssh or slurm", r->name, text);
-    return false;
+    return which_word(r, text) >= 0 && take_text(r, text, out);
 }
 
 static bool take_transport(const struct row *r, const char *text, void *out)
 {
-    static const char *const names[ZT_N_TRANSPORTS] = {"auto", "nccl", "staged"};
-    for (int i = 0; i < ZT_N_TRANSPORTS; i++) {
-        if (strcmp(text, names[i]))
-            continue;
-        *(enum zt_transport *)out = (enum zt_transport)i;
-        return true;
-    }
-    cmd_error("--%s: \"%s\" is not nccl, staged or auto", r->name, text);
-    return false;
+    static const enum zt_transport of_word[] = {ZT_TRANSPORT_NCCL, ZT_TRANSPORT_STAGED,
+                                                ZT_TRANSPORT_AUTO};
+    const int i = which_word(r, text);
+    if (i >= 0)
+        *(enum zt_transport *)out = of_word[i];
+    return i >= 0;
 }
 
 /* ---- the table ---- */
 
 #define TO(taker, field) .take = taker, .at = offsetof(struct cmd_options, field)
 
+enum {
+    TRAIN = 1 << CMD_TRAIN,
+    PLAN = 1 << CMD_PLAN,
+    DOCTOR = 1 << CMD_DOCTOR,
+    ALL = TRAIN | PLAN | DOCTOR,
+};
+
 static const struct row rows[] = {
-    {"num_gpus", true, true, "N", "workers: one per GPU, or N CPU workers with --device=cpu",
-     TO(take_count, num_gpus), .least = 1, .most = CMD_MAX_RANKS, .doctor = true},
-    {"hostfile", true, true, "FILE", "hosts and their slots; --num_gpus is then of each host",
-     TO(take_text, hostfile), .doctor = true},
-    {"include", true, true, "SPEC", "only these hosts and devices: NAME or NAME:0,2, joined by @",
-     TO(take_text, hosts.include), .doctor = true},
-    {"exclude", true, true, "SPEC", "all but these", TO(take_text, hosts.exclude), .doctor = true},
-    {"num_nodes", true, true, "N", "the first N hosts", TO(take_count, hosts.num_nodes), .least = 1,
-     .most = ZT_HOSTS_MAX, .doctor = true},
-    {"launcher", true, false, "ssh|openssh|slurm",
+    {"num_gpus", ALL, "N", "workers: one per GPU, or N CPU workers with --device=cpu",
+     TO(take_count, num_gpus), .least = 1, .most = CMD_MAX_RANKS},
+    {"hostfile", ALL, "FILE", "hosts and their slots; --num_gpus is then of each host",
+     TO(take_text, hostfile)},
+    {"include", ALL, "SPEC", "only these hosts and devices: NAME or NAME:0,2, joined by @",
+     TO(take_text, hosts.include)},
+    {"exclude", ALL, "SPEC", "all but these", TO(take_text, hosts.exclude)},
+    {"num_nodes", ALL, "N", "the first N hosts", TO(take_count, hosts.num_nodes), .least = 1,
+     .most = ZT_HOSTS_MAX},
+    {"launcher", TRAIN | DOCTOR, "ssh|openssh|slurm",
      "how other hosts are reached: by libssh2 (default), by the ssh client, or by srun",
-     TO(take_launcher, launcher), .doctor = true},
-    {"ssh_port", true, false, "N", "of other hosts (default: as ~/.ssh/config says, else 22)",
-     TO(take_count, ssh_port), .least = 1, .most = UINT16_MAX, .doctor = true},
-    {"remote_path", true, false, "PATH", "zerotrain on other hosts (default: where it is here)",
-     TO(take_text, remote_path), .doctor = true},
-    {"device", true, true, "cpu|cuda|auto",
+     TO(take_word, launcher), .words = {"ssh", "openssh", "slurm"}},
+    {"ssh_port", TRAIN | DOCTOR, "N", "of other hosts (default: as ~/.ssh/config says, else 22)",
+     TO(take_count, ssh_port), .least = 1, .most = UINT16_MAX},
+    {"remote_path", TRAIN | DOCTOR, "PATH", "zerotrain on other hosts (default: where it is here)",
+     TO(take_text, remote_path)},
+    {"device", ALL, "cpu|cuda|auto",
      "what to train on (default auto: the GPUs there are, else one CPU worker)",
-     TO(take_device, device), .doctor = true},
-    {"collectives", true, false, "KIND",
+     TO(take_word, device), .words = {"cpu", "cuda", "auto"}},
+    {"collectives", TRAIN, "KIND",
      "of GPUs: nccl, staged or auto (default; NCCL where each worker has a GPU of its own)",
-     TO(take_transport, transport)},
-    {"devices_per_gpu", true, false, "K", "for testing: K workers on each GPU",
-     TO(take_count, per_gpu), .least = 1, .most = 64},
-    {"set", true, true, "A.B=C", "override a key of the recipe; may be repeated",
-     TO(take_item, set), .doctor = true},
-    {"deepspeed_config", true, true, "FILE", "merge a ds_config.json under the recipe",
+     TO(take_transport, transport), .words = {"nccl", "staged", "auto"}},
+    {"devices_per_gpu", TRAIN, "K", "for testing: K workers on each GPU", TO(take_count, per_gpu),
+     .least = 1, .most = 64},
+    {"set", ALL, "A.B=C", "override a key of the recipe; may be repeated", TO(take_item, set)},
+    {"deepspeed_config", TRAIN | PLAN, "FILE", "merge a ds_config.json under the recipe",
      TO(take_item, deepspeed_configs)},
-    {"seed", true, true, "N", "same as --set train.seed=N", TO(take_seed, seed)},
-    {"device_memory", true, true, "SIZE", "most that a rank may take of its device: 80GB, 1.5GiB",
+    {"seed", TRAIN | PLAN, "N", "same as --set train.seed=N", TO(take_seed, seed)},
+    {"device_memory", TRAIN | PLAN, "SIZE", "most that a rank may take of its device: 80GB, 1.5GiB",
      TO(take_size, device_memory)},
-    {"host_memory", true, true, "SIZE", "most that all ranks together may take of the host",
+    {"host_memory", TRAIN | PLAN, "SIZE", "most that all ranks together may take of the host",
      TO(take_size, host_memory)},
-    {"resume", true, false, "auto|never|PATH",
+    {"resume", TRAIN, "auto|never|PATH",
      "go on from the newest valid checkpoint in checkpoint.dir, or from PATH",
      TO(take_text, resume)},
-    {"fresh", true, false, NULL, "begin anew: checkpoints of an earlier run are moved aside",
+    {"fresh", TRAIN, NULL, "begin anew: checkpoints of an earlier run are moved aside",
      TO(take_flag, fresh)},
-    {"max_restarts", true, false, "N",
+    {"max_restarts", TRAIN, "N",
      "when a worker, an agent or a host fails, go on from the newest checkpoint, N times at most",
      TO(take_count, max_restarts), .least = 0, .most = CMD_MAX_RESTARTS},
-    {"elastic", true, false, NULL,
+    {"elastic", TRAIN, NULL,
      "with --max_restarts: on the hosts and devices that remain, with the same global batch",
      TO(take_flag, elastic)},
-    {"log_dir", true, false, "DIR", "folder of this run (default runs/NAME-TIME)",
+    {"log_dir", TRAIN, "DIR", "folder of this run (default runs/NAME-TIME)",
      TO(take_text, log_dir)},
-    {"enable_each_rank_log", true, false, "DIR",
-     "write each rank's output to DIR/rank-N.log as well", TO(take_text, rank_log_dir)},
-    {"env_file", true, false, "FILE", "NAME=VALUE lines for the environment of every worker",
+    {"enable_each_rank_log", TRAIN, "DIR", "write each rank's output to DIR/rank-N.log as well",
+     TO(take_text, rank_log_dir)},
+    {"env_file", TRAIN, "FILE", "NAME=VALUE lines for the environment of every worker",
      TO(take_text, env_file)},
-    {"rank", false, true, "R", "plan of this rank (default 0)", TO(take_count, rank), .least = 0,
+    {"rank", PLAN, "R", "plan of this rank (default 0)", TO(take_count, rank), .least = 0,
      .most = CMD_MAX_RANKS - 1},
-    {"schedule", false, true, NULL, "print the list of ops that the engine runs",
-     TO(take_flag, schedule)},
-    {"print_recipe", false, true, NULL,
-     "print the resolved recipe, each value with where it came from", TO(take_flag, print_recipe)},
-    {"json", false, true, NULL, "print JSON", TO(take_flag, json), .doctor = true},
-    {"profile", false, true, "NAME", "rates for the simulated times: fast, slow or cpu",
+    {"schedule", PLAN, NULL, "print the list of ops that the engine runs", TO(take_flag, schedule)},
+    {"print_recipe", PLAN, NULL, "print the resolved recipe, each value with where it came from",
+     TO(take_flag, print_recipe)},
+    {"json", PLAN | DOCTOR, NULL, "print JSON", TO(take_flag, json)},
+    {"profile", PLAN, "NAME", "rates for the simulated times: fast, slow or cpu",
      TO(take_text, profile)},
-    {"fit", false, true, "SIZE", "what to give up to fit into SIZE of each device",
-     TO(take_size, fit)},
-    {"largest", false, true, NULL,
-     "the largest models that fit, by stage and offload; takes no recipe", TO(take_flag, largest)},
-    {"deepspeed_estimate", false, true, NULL,
-     "DeepSpeed's estimates of memory beside what is planned", TO(take_flag, deepspeed_estimate)},
-    {"largest_layer", false, true, "N",
+    {"fit", PLAN, "SIZE", "what to give up to fit into SIZE of each device", TO(take_size, fit)},
+    {"largest", PLAN, NULL, "the largest models that fit, by stage and offload; takes no recipe",
+     TO(take_flag, largest)},
+    {"deepspeed_estimate", PLAN, NULL, "DeepSpeed's estimates of memory beside what is planned",
+     TO(take_flag, deepspeed_estimate)},
+    {"largest_layer", PLAN, "N",
      "parameters of the largest layer, for --deepspeed_estimate of model.params",
      TO(take_layer, largest_layer)},
-    {"help", true, true, NULL, "print this help", .take = NULL, .doctor = true},
-    {"version", true, true, NULL, "print the version", .take = NULL, .doctor = true},
+    {"help", ALL, NULL, "print this help", .take = NULL},
+    {"version", ALL, NULL, "print the version", .take = NULL},
 };
 
 #undef TO
 
-static const char *const name_of[] = {
-    [CMD_TRAIN] = "train", [CMD_PLAN] = "plan", [CMD_DOCTOR] = "doctor"};
+/* The commands themselves; page: of the manual, beside the command's own. */
+static const struct {
+    const char *name, *usage, *own_page, *page;
+} commands[] = {
+    [CMD_TRAIN] = {"train", "zerotrain [OPTIONS] RECIPE.yaml", "zerotrain", "zerotrain-recipe"},
+    [CMD_PLAN] = {"plan", "zerotrain plan [OPTIONS] RECIPE.yaml", "zerotrain-plan",
+                  "zerotrain-recipe"},
+    [CMD_DOCTOR] = {"doctor", "zerotrain doctor [OPTIONS] [RECIPE.yaml]", "zerotrain-doctor",
+                    "zerotrain-hostfile"},
+};
 
 static bool has(enum cmd_command command, const struct row *r)
 {
-    return command == CMD_TRAIN ? r->train : command == CMD_PLAN ? r->plan : r->doctor;
+    return r->commands & 1u << command;
 }
 
 static void print_usage(enum cmd_command command)
 {
-    static const char *const usage[] = {[CMD_TRAIN] = " [OPTIONS] RECIPE.yaml",
-                                        [CMD_PLAN] = " plan [OPTIONS] RECIPE.yaml",
-                                        [CMD_DOCTOR] = " doctor [OPTIONS] [RECIPE.yaml]"};
-    printf("usage: zerotrain%s\n\n", usage[command]);
+    printf("usage: %s\n\n", commands[command].usage);
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++) {
         char left[64];
         if (!has(command, &rows[i]))
@@ -209,8 +220,7 @@ static void print_usage(enum cmd_command command)
                  rows[i].arg ? rows[i].arg : "");
         printf("  %-28s %s\n", left, rows[i].help);
     }
-    printf("\nSee zerotrain%s%s(1) and zerotrain-%s(5).\n", command ? "-" : "",
-           command ? name_of[command] : "", command == CMD_DOCTOR ? "hostfile" : "recipe");
+    printf("\nSee %s(1) and %s(5).\n", commands[command].own_page, commands[command].page);
 }
 
 /* ---- the command line ---- */
@@ -243,7 +253,7 @@ static int refuse(int what, const char *given, enum cmd_command command)
     else if (near)
         cmd_error("%s: no such option; did you mean --%s?", name, near);
     else
-        cmd_error("%s: no such option; see zerotrain %s --help", name, name_of[command]);
+        cmd_error("%s: no such option; see zerotrain %s --help", name, commands[command].name);
     return ZT_EXIT_USAGE;
 }
 
@@ -254,20 +264,36 @@ static void set_option(struct cmd_options *o, const char *key, const char *value
         o->set.items[o->set.n++] = zt_arena_printf(&o->arena, "%s=%s", key, value);
 }
 
-int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_options *o)
+enum { MAX_OWN_SETS = 5 }; /* of the options below; --fit is two of them */
+
+static void set_options(struct cmd_options *o)
 {
-    struct option longopts[ZT_ARRAY_LEN(rows) + 1] = {{0}};
-    enum { MAX_OWN_SETS = 2 /* of --fit, which is two keys */, FIRST_VAL = UCHAR_MAX + 1 };
-    size_t n = 0, n_args = (size_t)argc + 1;
+    set_option(o, "train.seed", o->seed);
+    set_option(o, "parallel.device_memory", o->fit ? o->fit : o->device_memory);
+    set_option(o, "parallel.host_memory", o->host_memory);
+    set_option(o, "zero_optimization.stage", o->fit ? "auto" : NULL);
+    if (o->resume) /* "auto" in a recipe means: not given */
+        set_option(o, "checkpoint.resume", strcmp(o->resume, "auto") ? o->resume : "newest");
+}
+
+/* getopt's val of an option is its row's, after all characters. */
+enum { FIRST_VAL = UCHAR_MAX + 1 };
+
+static void list_options(enum cmd_command command, struct option *out)
+{
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
         if (has(command, &rows[i]))
-            longopts[n++] =
-                (struct option){rows[i].name, rows[i].arg ? required_argument : no_argument, NULL,
-                                FIRST_VAL + (int)i};
-    *o = (struct cmd_options){.device = "auto"};
-    o->set.items = zt_arena_alloc(&o->arena, n_args + MAX_OWN_SETS, sizeof *o->set.items);
-    o->deepspeed_configs.items = zt_arena_alloc(&o->arena, n_args, sizeof *o->set.items);
+            *out++ = (struct option){rows[i].name, rows[i].arg ? required_argument : no_argument,
+                                     NULL, FIRST_VAL + (int)i};
+    *out = (struct option){0};
+}
+
+/* Those before the recipe. -1, or an exit code. */
+static int take_options(int argc, char **argv, enum cmd_command command, struct cmd_options *o)
+{
+    struct option longopts[ZT_ARRAY_LEN(rows) + 1];
     int opt;
+    list_options(command, longopts);
     opterr = 0;
     while ((opt = getopt_long(argc, argv, ":h", longopts, NULL)) != -1) {
         if (opt == '?' || opt == ':')
@@ -278,6 +304,18 @@ int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_option
         if (!r->take(r, optarg, (char *)o + r->at))
             return ZT_EXIT_USAGE;
     }
+    return -1;
+}
+
+int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_options *o)
+{
+    const size_t n_args = (size_t)argc;
+    *o = (struct cmd_options){.device = "auto"};
+    o->set.items = zt_arena_alloc(&o->arena, n_args + MAX_OWN_SETS, sizeof *o->set.items);
+    o->deepspeed_configs.items = zt_arena_alloc(&o->arena, n_args, sizeof *o->set.items);
+    const int code = take_options(argc, argv, command, o);
+    if (code >= 0)
+        return code;
     if (argc == optind && (o->largest || command == CMD_DOCTOR))
         return -1;
     if (argc == optind) {
@@ -291,12 +329,7 @@ int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_option
         return ZT_EXIT_USAGE;
     }
     o->recipe_path = argv[optind];
-    set_option(o, "train.seed", o->seed);
-    set_option(o, "parallel.device_memory", o->fit ? o->fit : o->device_memory);
-    set_option(o, "parallel.host_memory", o->host_memory);
-    set_option(o, "zero_optimization.stage", o->fit ? "auto" : NULL);
-    if (o->resume) /* "auto" in a recipe means: not given */
-        set_option(o, "checkpoint.resume", strcmp(o->resume, "auto") ? o->resume : "newest");
+    set_options(o);
     return -1;
 }
 
