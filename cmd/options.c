@@ -105,9 +105,11 @@ static bool take_transport(const struct row *r, const char *text, void *out)
     static const enum zt_transport of_word[] = {ZT_TRANSPORT_NCCL, ZT_TRANSPORT_STAGED,
                                                 ZT_TRANSPORT_AUTO};
     const int i = which_word(r, text);
-    if (i >= 0)
-        *(enum zt_transport *)out = of_word[i];
-    return i >= 0;
+    if (i < 0)
+        return false;
+    ZT_ASSERT_CMP(i, <, ZT_ARRAY_LEN(of_word));
+    *(enum zt_transport *)out = of_word[i];
+    return true;
 }
 
 /* ---- the table ---- */
