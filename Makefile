@@ -3,7 +3,8 @@
 # CUDA_ARCHS="80 90": the GPUs it is built for.
 # URING=0|1: without or with io_uring for offload to NVMe; by default with it where liburing.h is found.
 # SAN=address|thread: sanitizer build, in its own folder. `make SAN=fuzzer CC=clang-14 fuzzers`: libFuzzer
-# targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build). WERROR=: warnings stay warnings.
+# targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build).
+# WERROR=-Werror: warnings are errors, as for the tests and `make check`; not by default, as a newer compiler warns of more.
 
 comma   := ,
 SAN     ?=
@@ -12,7 +13,7 @@ CC      := gcc
 endif
 PREFIX  ?= /usr/local
 OPT     ?= -O2
-WERROR  ?= -Werror
+WERROR  ?=
 ARCH    := $(shell uname -m)
 B       ?= build$(if $(SAN),/$(SAN))
 
@@ -42,9 +43,18 @@ LDLIBS   += -luring
 endif
 
 # Sanitizers tell lines: -g1 has them, and AddressSanitizer's code compiles in two thirds of the time.
-# ThreadSanitizer does not know libgomp: kernels then run without OpenMP. clang's -fopenmp would bring
-# a second OpenMP library beside oneDNN's: give `OPENMP=-fopenmp-simd` with it.
-OPENMP ?= $(if $(filter thread fuzzer,$(SAN)),-fopenmp-simd -Wno-unknown-pragmas,-fopenmp)
+# ThreadSanitizer does not know libgomp: kernels then run without OpenMP. clang's libomp serves oneDNN, too.
+SIMD_ONLY := -fopenmp-simd -Wno-unknown-pragmas
+ifeq ($(origin OPENMP),undefined)
+ifneq ($(filter thread fuzzer,$(SAN)),)
+OPENMP  := $(SIMD_ONLY)
+else ifneq ($(shell echo 'int main(void) { return 0; }' | $(CC) -fopenmp -xc - -o /dev/null 2>&1),)
+$(warning $(CC) has no OpenMP (clang wants libomp-dev): a worker computes with one thread)
+OPENMP  := $(SIMD_ONLY)
+else
+OPENMP  := -fopenmp
+endif
+endif
 CFLAGS  += $(OPENMP)
 LDFLAGS += $(OPENMP)
 ifeq ($(SAN),thread)
@@ -121,7 +131,7 @@ fuzzers: $(FUZZ:%=$B/fuzz/%)
 FUZZ_SECONDS ?= 30
 FUZZ_CC      ?= clang-14
 fuzz:
-	@$(MAKE) -s SAN=fuzzer CC=$(FUZZ_CC) OPENMP="-fopenmp-simd -Wno-unknown-pragmas" fuzzers
+	@$(MAKE) -s SAN=fuzzer CC=$(FUZZ_CC) fuzzers
 	@mkdir -p build/fuzz-found $(FUZZ:%=build/fuzz-corpus/%)
 	@for f in $(FUZZ); do \
 	    echo "== fuzz $$f, $(FUZZ_SECONDS) s"; \

@@ -54,14 +54,14 @@ $B/pic/libzerotrain.a: $(CUDA_LIB_C:%.c=$B/pic/%.o)
 GENCODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
             -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 NVFLAGS  := -std=c++17 -O3 -lineinfo $(GENCODE) -cudart shared -Ilib -Itest -Icuda \
-            -Xcompiler -Wall,-fPIC,-fvisibility=hidden$(if $(WERROR),$(comma)$(WERROR))
+            -Xcompiler -Wall,-fPIC,-fvisibility=hidden
 # The same arithmetic as on the CPU (lib/dev/adam.h, lib/dev/control.h).
 $B/nv/cuda/optim.o $B/nv/cuda/control.o: NVMAD := -fmad=false
 CUDA_LINK = -Wl,-Bsymbolic,-z,defs,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib64
 
 $B/nv/%.o: %.cu $B/nv/flags
 	@mkdir -p $(@D)
-	$(NVCC) $(NVFLAGS) $(NVMAD) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(NVCC) $(NVFLAGS) $(WERROR:%=-Xcompiler %) $(NVMAD) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 $B/libzerotrain_cuda.so: $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pic/%.o) $B/pic/libzerotrain.a cuda/exports.map
 	$(CXX) -shared -o $@ $(filter %.o %.a,$^) $(CUDA_LINK) -Wl,--as-needed,--version-script=cuda/exports.map \
@@ -85,18 +85,18 @@ cuda-tests: $(CUDA_NAMES:%=$B/cuda/test/%)
 # as all else.
 CUSIM_SAN   := $(if $(filter address,$(SAN)),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 CUSIM_FLAGS := -std=c++20 $(if $(SAN),-g1 -O1,-g -O2) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread \
-               -fno-strict-aliasing -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-attributes \
+               -fno-strict-aliasing -Wall -Wextra -Wno-unknown-pragmas -Wno-attributes \
                -fPIC -isystem $(CUDA_INC) -DZT_CUSIM -Ilib -Itest -Icuda $(CUSIM_SAN)
 KERNEL_SAN  := $(if $(filter thread,$(SAN)),-fsanitize=thread -Wno-tsan)
 SIM_SAN     := $(if $(filter thread,$(SAN)),-DCUSIM_TSAN) -fno-builtin -fopenmp
 
 $B/cusim/%.o: %.cu $B/cusim/flags
 	@mkdir -p $(@D)
-	$(CXX) -x c++ $(CUSIM_FLAGS) $(KERNEL_SAN) -MMD -MP -c -o $@ $<
+	$(CXX) -x c++ $(CUSIM_FLAGS) $(WERROR) $(KERNEL_SAN) -MMD -MP -c -o $@ $<
 
 $B/cusim/%.o: %.cpp $B/cusim/flags
 	@mkdir -p $(@D)
-	$(CXX) $(CUSIM_FLAGS) $(SIM_SAN) -MMD -MP -c -o $@ $<
+	$(CXX) $(CUSIM_FLAGS) $(WERROR) $(SIM_SAN) -MMD -MP -c -o $@ $<
 
 # A function for each one that a header of CUDA declares, which refuses by name; those that the simulator
 # has take its place.
@@ -114,7 +114,9 @@ CUSIM_NCCL   := $(call cusim_objs,nccl) $(patsubst %.cpp,$B/cusim/%.o,$(filter t
 CUSIM_CUDART := $(filter-out $(CUSIM_BLASLT) $(CUSIM_NCCL),$(CUSIM_CPP:%.cpp=$B/cusim/%.o)) $B/cusim/unmodelled_cudart.o
 CUSIM_OBJS   := $(CUSIM_CUDART) $(CUSIM_BLASLT) $(CUSIM_NCCL)
 CUSIM_KERNEL := $(CUDA_CU:%.cu=$B/cusim/%.o)
-CUSIM_LIBS   := -ldnnl -lgomp -lm -pthread -ldl
+# The compiler of C++ links, and does not know the OpenMP of clang.
+CUSIM_OMP    := $(if $(and $(findstring clang,$(CC)),$(filter -fopenmp,$(OPENMP))),-l:libomp.so.5)
+CUSIM_LIBS   := $(CUSIM_OMP) -ldnnl -lgomp -lm -pthread -ldl
 
 $B/cusim/libzerotrain_cuda.so: $(CUSIM_KERNEL) $(CUDA_C:%.c=$B/pic/%.o) $(CUSIM_OBJS) $B/pic/libzerotrain.a cuda/exports.map
 	$(CXX) -shared $(LDFLAGS) -o $@ $(filter %.o %.a,$^) -Wl,-Bsymbolic,--version-script=cuda/exports.map $(CUSIM_LIBS)

@@ -5,6 +5,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
+export WERROR=-Werror
 status=0
 
 verdict() { # NAME STATUS
@@ -38,7 +39,7 @@ verdict "layers and includes" $?
 make -s -j"$(nproc)" SAN= all tests
 verdict "gcc warnings" $?
 
-# libomp would be a second OpenMP beside the one that oneDNN uses.
+# Without -fopenmp, as libomp may not be there.
 if find_tool clang; then
     make -s -k -j"$(nproc)" CC="$tool" SAN= B=build/clang OPENMP=-fopenmp-simd syntax
     verdict "clang warnings" $?

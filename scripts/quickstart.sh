@@ -13,9 +13,9 @@ done
 
 scripts/install-deps.sh
 echo "Building ..."
-# A newer compiler may warn of more. The CUDA part takes minutes of nvcc: only where there is a GPU.
+# The CUDA part takes minutes of nvcc: only where there is a GPU.
 command -v nvidia-smi >/dev/null || export CUDA=0
-make -s -j"$(nproc)" WERROR= all
+make -s -j"$(nproc)" all
 
 zerotrain=build/zerotrain
 recipe=recipes/quickstart.yaml

@@ -17,6 +17,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
+export WERROR=-Werror
 export CUDA_ARCHS=${CUDA_ARCHS:-90} # one: no machine code of a GPU runs
 long=()
 [ "${1:-}" != --long ] || {
