@@ -311,7 +311,7 @@ static bool greet(struct ssh2_host *h, int64_t now_ns)
     if (!ssh2_check_host_key(h))
         return false;
     if (!h->keys.v)
-        zt_ssh_keys_for(h->s->keys, h->config, &h->keys);
+        zt_ssh_keys_for(h->s->keys, h->config, h->s->rsa, &h->keys);
     h->state = SSH2_LOGGING_IN;
     h->deadline_ns = now_ns + SSH2_LOGIN_MS * ms;
     return true;

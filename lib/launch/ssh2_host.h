@@ -92,7 +92,7 @@ struct zt_ssh2 {
     struct zt_arena arena;
     int wake_fd, event_fd;
     atomic_bool stop, asks;
-    bool rsa; /* libssh2 can check RSA host keys */
+    bool rsa; /* libssh2 can check RSA host keys, and show ours */
     pthread_t thread;
 };
 

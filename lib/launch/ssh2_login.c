@@ -131,6 +131,45 @@ bool ssh2_check_host_key(struct ssh2_host *h)
 
 /* ---- we prove who we are ---- */
 
+static void skip_byte(struct zt_ssh_bytes *b)
+{
+    b->bad = b->bad || b->left == 0;
+    b->p += b->left > 0;
+    b->left -= b->left > 0;
+}
+
+/* What libssh2 agreed on with the host stands in the request that is to be signed (RFC 4252, 7). */
+static enum zt_ssh_rsa rsa_of(const uint8_t *data, size_t len)
+{
+    static const enum zt_ssh_rsa ways[] = {ZT_SSH_RSA_SHA512, ZT_SSH_RSA_SHA256};
+    struct zt_ssh_bytes b = {data, len, false};
+    size_t n;
+    zt_ssh_get_string(&b, &n);  /* the session's */
+    skip_byte(&b);              /* which message */
+    for (int i = 0; i < 3; i++) /* user, service, "publickey" */
+        zt_ssh_get_string(&b, &n);
+    skip_byte(&b); /* it is signed */
+    const uint8_t *method = zt_ssh_get_string(&b, &n);
+    for (size_t i = 0; method && i < ZT_ARRAY_LEN(ways); i++)
+        if (strlen(zt_ssh_rsa_name(ways[i])) == n && !memcmp(method, zt_ssh_rsa_name(ways[i]), n))
+            return ways[i];
+    return ZT_SSH_RSA_NONE;
+}
+
+static bool is_rsa(const struct zt_ssh_identity *id)
+{
+    size_t len;
+    const uint8_t *blob = zt_ssh_identity_blob(id, &len);
+    return zt_ssh_key_is_rsa(blob, len);
+}
+
+/* The client may be allowed to. */
+static void leave_sha1(struct ssh2_host *h)
+{
+    if (!h->keys.other)
+        h->keys.other = "its sshd would take signatures of an RSA key with SHA-1 alone";
+}
+
 /* Called by libssh2 once the host has said that it would take the key. */
 static int sign(LIBSSH2_SESSION *session, unsigned char **sig, size_t *sig_len,
                 const unsigned char *data, size_t len, void **abstract)
@@ -140,7 +179,12 @@ static int sign(LIBSSH2_SESSION *session, unsigned char **sig, size_t *sig_len,
     struct zt_err err;
     (void)session;
     uint8_t *made;
-    int rc = zt_ssh_identity_sign(id, data, len, &made, sig_len, &err);
+    const enum zt_ssh_rsa rsa = rsa_of(data, len);
+    if (rsa == ZT_SSH_RSA_NONE && is_rsa(id)) {
+        leave_sha1(h);
+        return -1;
+    }
+    int rc = zt_ssh_identity_sign(id, rsa, data, len, &made, sig_len, &err);
     if (rc == 0) {
         *sig = ssh2_alloc(h, *sig_len);
         memcpy(*sig, made, *sig_len);
@@ -198,5 +242,9 @@ bool ssh2_log_in(struct ssh2_host *h, int64_t now_ns)
         return connection_lost(h, now_ns);
     h->at_key++;
     h->n_offered++;
-    return true;
+    if (rc != LIBSSH2_ERROR_METHOD_NONE)
+        return true;
+    leave_sha1(h);
+    return ssh2_begin_again(
+        h, now_ns); /* libssh2 1.11 would offer the next key as of this one's type */
 }

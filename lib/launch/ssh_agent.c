@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/io.h"
-#include "launch/ssh_key.h"
 
 enum {
     REQUEST_IDENTITIES = 11,
@@ -115,34 +114,42 @@ int zt_ssh_agent_open(const char *path, struct zt_ssh_agent *a, struct zt_err *e
     return rc;
 }
 
+/* The signature that is in one with its type; an agent that does not know of RFC 8332 signs with SHA-1. */
+static int open_signature(struct zt_ssh_bytes s, enum zt_ssh_rsa rsa, uint8_t **sig,
+                          size_t *sig_len, struct zt_err *err)
+{
+    const char *want = zt_ssh_rsa_name(rsa);
+    size_t n, n_type;
+    const uint8_t *type = zt_ssh_get_string(&s, &n_type), *p = zt_ssh_get_string(&s, &n);
+    if (s.bad)
+        return zt_err_set(err, ZT_EPROTO, "ssh-agent's signature is damaged");
+    if (want && (strlen(want) != n_type || memcmp(type, want, n_type) != 0))
+        return zt_err_set(err, ZT_EPROTO, "ssh-agent signs as %.*s, not as %s", (int)n_type,
+                          (const char *)type, want);
+    *sig = zt_xcalloc(n + 1, 1);
+    memcpy(*sig, p, n);
+    *sig_len = n;
+    return 0;
+}
+
 int zt_ssh_agent_sign(struct zt_ssh_agent *a, const uint8_t *blob, size_t blob_len,
-                      const uint8_t *data, size_t len, uint8_t **sig, size_t *sig_len,
-                      struct zt_err *err)
+                      enum zt_ssh_rsa rsa, const uint8_t *data, size_t len, uint8_t **sig,
+                      size_t *sig_len, struct zt_err *err)
 {
     static const char request = SIGN_REQUEST;
     struct zt_str message = {0}, answer = {0};
-    size_t n, n_type;
+    size_t n;
     zt_str_add(&message, &request, 1);
     zt_ssh_put_string(&message, blob, blob_len);
     zt_ssh_put_string(&message, data, len);
-    zt_ssh_put_u32(&message, 0); /* flags: of RSA keys alone */
+    zt_ssh_put_u32(&message, rsa); /* flags */
     int rc = ask(a, &message, &answer, err);
     struct zt_ssh_bytes b = {(const uint8_t *)zt_str_get(&answer) + 1, answer.len - !rc, false};
-    const uint8_t *both = rc ? NULL : zt_ssh_get_string(&b, &n), *p = NULL;
+    const uint8_t *both = rc ? NULL : zt_ssh_get_string(&b, &n);
     if (!rc && (answer.buf[0] != SIGN_RESPONSE || b.bad))
         rc = zt_err_set(err, ZT_EINPUT, "ssh-agent does not sign");
-    if (!rc) {
-        struct zt_ssh_bytes s = {both, n, false};
-        zt_ssh_get_string(&s, &n_type);
-        p = zt_ssh_get_string(&s, &n);
-        if (s.bad)
-            rc = zt_err_set(err, ZT_EPROTO, "ssh-agent's signature is damaged");
-    }
-    if (!rc) {
-        *sig = zt_xcalloc(n + 1, 1);
-        memcpy(*sig, p, n);
-        *sig_len = n;
-    }
+    if (!rc)
+        rc = open_signature((struct zt_ssh_bytes){both, n, false}, rsa, sig, sig_len, err);
     zt_str_release(&message);
     zt_str_release(&answer);
     return rc;

@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "launch/ssh_key.h"
 
 struct zt_ssh_agent_key {
     const uint8_t *blob;
@@ -26,8 +27,8 @@ int zt_ssh_agent_open(const char *path, struct zt_ssh_agent *a, struct zt_err *e
 
 /* The signature without its type, from malloc(), as zt_ssh_key_sign(). */
 int zt_ssh_agent_sign(struct zt_ssh_agent *a, const uint8_t *blob, size_t blob_len,
-                      const uint8_t *data, size_t len, uint8_t **sig, size_t *sig_len,
-                      struct zt_err *err) ZT_MUST_CHECK;
+                      enum zt_ssh_rsa rsa, const uint8_t *data, size_t len, uint8_t **sig,
+                      size_t *sig_len, struct zt_err *err) ZT_MUST_CHECK;
 
 void zt_ssh_agent_release(struct zt_ssh_agent *a);
 

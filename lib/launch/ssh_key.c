@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 #include <openssl/param_build.h>
 #include <openssl/pem.h>
+#include <openssl/rsa.h>
 #include <sys/stat.h>
 
 #include "base/arena.h"
@@ -16,6 +17,7 @@ enum {
     FILE_BYTES = 256 << 10,
     ED25519_BYTES = 32,
     CHECK_BYTES = 8, /* twice the same number, before the private half */
+    MPINT_BYTES = OPENSSL_RSA_MAX_MODULUS_BITS / 8,
 };
 
 /* ---- bytes ---- */
@@ -59,10 +61,10 @@ void zt_ssh_put_string(struct zt_str *out, const void *bytes, size_t n)
     zt_str_add(out, bytes, n);
 }
 
-/* A number that is not negative: a zero byte stands before a first bit that is set. */
+/* A number that is not negative, of at most MPINT_BYTES: a zero byte stands before a first bit that is set. */
 static void put_mpint(struct zt_str *out, const BIGNUM *n)
 {
-    uint8_t bytes[1 + 128] = {0};
+    uint8_t bytes[1 + MPINT_BYTES] = {0};
     int len = BN_bn2bin(n, bytes + 1);
     bool zero = len > 0 && bytes[1] & 0x80;
     zt_ssh_put_string(out, bytes + !zero, (size_t)len + zero);
@@ -89,7 +91,7 @@ static const struct curve curves[] = {
     {"ecdsa-sha2-nistp521", "nistp521", "secp521r1", "SHA512", 66},
 };
 
-static const char ed25519[] = "ssh-ed25519";
+static const char ed25519[] = "ssh-ed25519", ssh_rsa[] = "ssh-rsa";
 
 static bool is_text(const uint8_t *p, size_t len, const char *text)
 {
@@ -113,11 +115,26 @@ static const struct curve *curve_of(const uint8_t *blob, size_t len)
     return NULL;
 }
 
+bool zt_ssh_key_is_rsa(const uint8_t *blob, size_t len)
+{
+    size_t n;
+    const char *type = zt_ssh_key_type(blob, len, &n);
+    return is_text((const uint8_t *)type, n, ssh_rsa);
+}
+
 bool zt_ssh_key_type_served(const uint8_t *blob, size_t len)
 {
     size_t n;
     const char *type = zt_ssh_key_type(blob, len, &n);
-    return is_text((const uint8_t *)type, n, ed25519) || curve_of(blob, len);
+    return is_text((const uint8_t *)type, n, ed25519) ||
+           is_text((const uint8_t *)type, n, ssh_rsa) || curve_of(blob, len);
+}
+
+const char *zt_ssh_rsa_name(enum zt_ssh_rsa rsa)
+{
+    return rsa == ZT_SSH_RSA_SHA512   ? "rsa-sha2-512"
+           : rsa == ZT_SSH_RSA_SHA256 ? "rsa-sha2-256"
+                                      : NULL;
 }
 
 static int check_type(const struct zt_ssh_key *key, struct zt_err *err)
@@ -140,6 +157,20 @@ static void set_blob(struct zt_ssh_key *key, const void *bytes, size_t n)
 
 /* ---- the private half, in OpenSSH's format ---- */
 
+/* A pair of keys of that kind; NULL when its parts do not make one. */
+static EVP_PKEY *make_pair(const char *kind, OSSL_PARAM_BLD *build)
+{
+    EVP_PKEY *pkey = NULL;
+    OSSL_PARAM *params = OSSL_PARAM_BLD_to_param(build);
+    EVP_PKEY_CTX *ctx = EVP_PKEY_CTX_new_from_name(NULL, kind, NULL);
+    if (params && ctx && EVP_PKEY_fromdata_init(ctx) > 0 &&
+        EVP_PKEY_fromdata(ctx, &pkey, EVP_PKEY_KEYPAIR, params) <= 0)
+        pkey = NULL;
+    OSSL_PARAM_free(params);
+    EVP_PKEY_CTX_free(ctx);
+    return pkey;
+}
+
 static EVP_PKEY *ecdsa_key(const struct curve *c, struct zt_ssh_bytes *b)
 {
     size_t n_name, n_point, n_d;
@@ -150,20 +181,60 @@ static EVP_PKEY *ecdsa_key(const struct curve *c, struct zt_ssh_bytes *b)
         return NULL;
     BIGNUM *number = BN_secure_new();
     OSSL_PARAM_BLD *build = OSSL_PARAM_BLD_new();
-    OSSL_PARAM *params = NULL;
-    EVP_PKEY_CTX *ctx = EVP_PKEY_CTX_new_from_name(NULL, "EC", NULL);
-    if (number && build && ctx && BN_bin2bn(d, (int)n_d, number) &&
+    if (number && build && BN_bin2bn(d, (int)n_d, number) &&
         OSSL_PARAM_BLD_push_utf8_string(build, OSSL_PKEY_PARAM_GROUP_NAME, c->group, 0) &&
         OSSL_PARAM_BLD_push_octet_string(build, OSSL_PKEY_PARAM_PUB_KEY, point, n_point) &&
         OSSL_PARAM_BLD_push_BN(build, OSSL_PKEY_PARAM_PRIV_KEY, number))
-        params = OSSL_PARAM_BLD_to_param(build);
-    if (params && EVP_PKEY_fromdata_init(ctx) > 0 &&
-        EVP_PKEY_fromdata(ctx, &pkey, EVP_PKEY_KEYPAIR, params) <= 0)
-        pkey = NULL;
-    OSSL_PARAM_free(params);
+        pkey = make_pair("EC", build);
     OSSL_PARAM_BLD_free(build);
-    EVP_PKEY_CTX_free(ctx);
     BN_clear_free(number);
+    return pkey;
+}
+
+/* Its parts in the file's order, and the two that OpenSSL wants besides: d modulo p - 1 and q - 1. */
+enum { RSA_N, RSA_E, RSA_D, RSA_IQMP, RSA_P, RSA_Q, RSA_DP, RSA_DQ, RSA_PARTS };
+
+static bool read_rsa(struct zt_ssh_bytes *b, BIGNUM *v[RSA_PARTS])
+{
+    for (int i = 0; i <= RSA_Q; i++) {
+        size_t n;
+        const uint8_t *p = zt_ssh_get_string(b, &n);
+        if (b->bad || n > 1 + MPINT_BYTES || !BN_bin2bn(p, (int)n, v[i]))
+            return false;
+    }
+    BN_CTX *ctx = BN_CTX_secure_new();
+    bool ok = ctx && BN_sub(v[RSA_DP], v[RSA_P], BN_value_one()) &&
+              BN_sub(v[RSA_DQ], v[RSA_Q], BN_value_one()) && !BN_is_zero(v[RSA_DP]) &&
+              !BN_is_zero(v[RSA_DQ]) && BN_mod(v[RSA_DP], v[RSA_D], v[RSA_DP], ctx) &&
+              BN_mod(v[RSA_DQ], v[RSA_D], v[RSA_DQ], ctx);
+    BN_CTX_free(ctx);
+    return ok;
+}
+
+static EVP_PKEY *rsa_key(struct zt_ssh_bytes *b)
+{
+    static const char *const names[RSA_PARTS] = {
+        [RSA_N] = OSSL_PKEY_PARAM_RSA_N,          [RSA_E] = OSSL_PKEY_PARAM_RSA_E,
+        [RSA_D] = OSSL_PKEY_PARAM_RSA_D,          [RSA_IQMP] = OSSL_PKEY_PARAM_RSA_COEFFICIENT1,
+        [RSA_P] = OSSL_PKEY_PARAM_RSA_FACTOR1,    [RSA_Q] = OSSL_PKEY_PARAM_RSA_FACTOR2,
+        [RSA_DP] = OSSL_PKEY_PARAM_RSA_EXPONENT1, [RSA_DQ] = OSSL_PKEY_PARAM_RSA_EXPONENT2,
+    };
+    BIGNUM *v[RSA_PARTS];
+    EVP_PKEY *pkey = NULL;
+    OSSL_PARAM_BLD *build = OSSL_PARAM_BLD_new();
+    bool ok = build;
+    for (int i = 0; i < RSA_PARTS; i++) {
+        v[i] = i <= RSA_E ? BN_new() : BN_secure_new();
+        ok = ok && v[i];
+    }
+    ok = ok && read_rsa(b, v);
+    for (int i = 0; ok && i < RSA_PARTS; i++)
+        ok = OSSL_PARAM_BLD_push_BN(build, names[i], v[i]);
+    if (ok)
+        pkey = make_pair("RSA", build);
+    OSSL_PARAM_BLD_free(build);
+    for (int i = 0; i < RSA_PARTS; i++)
+        BN_clear_free(v[i]);
     return pkey;
 }
 
@@ -185,9 +256,12 @@ static int take_private(struct zt_ssh_key *key, const uint8_t *p, size_t n, stru
     struct zt_ssh_bytes b = {p + CHECK_BYTES, n - CHECK_BYTES, false};
     const uint8_t *type = zt_ssh_get_string(&b, &n_type);
     const struct curve *curve = curve_of(key->blob, key->blob_len);
+    const bool rsa = zt_ssh_key_is_rsa(key->blob, key->blob_len);
     if (curve && is_text(type, n_type, curve->type))
         key->pkey = ecdsa_key(curve, &b);
-    else if (!curve && is_text(type, n_type, ed25519))
+    else if (rsa && is_text(type, n_type, ssh_rsa))
+        key->pkey = rsa_key(&b);
+    else if (!curve && !rsa && is_text(type, n_type, ed25519))
         key->pkey = ed25519_key(&b);
     return key->pkey ? 0 : zt_err_set(err, ZT_EUNSUPPORTED, "the key %s is damaged", key->path);
 }
@@ -349,31 +423,52 @@ static int give_pass(char *buf, int size, int writing, void *pass)
     return (int)n;
 }
 
-static int blob_of_pkey(struct zt_ssh_key *key, struct zt_err *err)
+static void put_rsa(struct zt_str *blob, const EVP_PKEY *pkey)
 {
-    struct zt_str blob = {0};
+    BIGNUM *n = NULL, *e = NULL;
+    if (EVP_PKEY_get_bn_param(pkey, OSSL_PKEY_PARAM_RSA_N, &n) &&
+        EVP_PKEY_get_bn_param(pkey, OSSL_PKEY_PARAM_RSA_E, &e) && BN_num_bytes(n) <= MPINT_BYTES &&
+        BN_num_bytes(e) <= MPINT_BYTES) {
+        zt_ssh_put_string(blob, ssh_rsa, strlen(ssh_rsa));
+        put_mpint(blob, e);
+        put_mpint(blob, n);
+    }
+    BN_free(n);
+    BN_free(e);
+}
+
+/* Nothing, of a key that is not served. */
+static void put_blob(struct zt_str *blob, const EVP_PKEY *pkey)
+{
     uint8_t point[256];
     char group[64];
-    size_t n = 0;
-    if (EVP_PKEY_get_id(key->pkey) == EVP_PKEY_ED25519) {
-        n = sizeof point;
-        if (EVP_PKEY_get_raw_public_key(key->pkey, point, &n) != 1)
-            return zt_err_set(err, ZT_EUNSUPPORTED, "the key %s is damaged", key->path);
-        zt_ssh_put_string(&blob, ed25519, strlen(ed25519));
-    } else if (EVP_PKEY_get_group_name(key->pkey, group, sizeof group, NULL) == 1 &&
-               EVP_PKEY_get_octet_string_param(key->pkey, OSSL_PKEY_PARAM_PUB_KEY, point,
-                                               sizeof point, &n)) {
+    size_t n = sizeof point;
+    const int id = EVP_PKEY_get_id(pkey);
+    if (id == EVP_PKEY_ED25519 && EVP_PKEY_get_raw_public_key(pkey, point, &n) == 1) {
+        zt_ssh_put_string(blob, ed25519, strlen(ed25519));
+        zt_ssh_put_string(blob, point, n);
+    } else if (id == EVP_PKEY_RSA) {
+        put_rsa(blob, pkey);
+    } else if (EVP_PKEY_get_group_name(pkey, group, sizeof group, NULL) == 1 &&
+               EVP_PKEY_get_octet_string_param(pkey, OSSL_PKEY_PARAM_PUB_KEY, point, sizeof point,
+                                               &n)) {
         for (size_t i = 0; i < ZT_ARRAY_LEN(curves); i++) {
             if (strcmp(group, curves[i].group))
                 continue;
-            zt_ssh_put_string(&blob, curves[i].type, strlen(curves[i].type));
-            zt_ssh_put_string(&blob, curves[i].name, strlen(curves[i].name));
+            zt_ssh_put_string(blob, curves[i].type, strlen(curves[i].type));
+            zt_ssh_put_string(blob, curves[i].name, strlen(curves[i].name));
+            zt_ssh_put_string(blob, point, n);
         }
     }
+}
+
+static int blob_of_pkey(struct zt_ssh_key *key, struct zt_err *err)
+{
+    struct zt_str blob = {0};
+    put_blob(&blob, key->pkey);
     if (!blob.len)
-        return zt_err_set(err, ZT_EUNSUPPORTED, "the key %s is neither ed25519 nor ecdsa",
+        return zt_err_set(err, ZT_EUNSUPPORTED, "the key %s is not ed25519, ecdsa or RSA",
                           key->path);
-    zt_ssh_put_string(&blob, point, n);
     /* Who offered the key of PATH.pub has made room for a signature of that one. */
     const bool other =
         key->blob && (key->blob_len != blob.len || memcmp(key->blob, blob.buf, blob.len) != 0);
@@ -500,20 +595,27 @@ static bool ecdsa_numbers(const uint8_t *der, size_t n, struct zt_str *out)
     return true;
 }
 
-int zt_ssh_key_sign(const struct zt_ssh_key *key, const uint8_t *data, size_t len, uint8_t **sig,
-                    size_t *sig_len, struct zt_err *err)
+static const char *digest_of(const struct zt_ssh_key *key, enum zt_ssh_rsa rsa)
 {
     const struct curve *curve = curve_of(key->blob, key->blob_len);
+    if (zt_ssh_key_is_rsa(key->blob, key->blob_len))
+        return rsa == ZT_SSH_RSA_SHA512 ? "SHA512" : "SHA256";
+    return curve ? curve->digest : NULL;
+}
+
+int zt_ssh_key_sign(const struct zt_ssh_key *key, enum zt_ssh_rsa rsa, const uint8_t *data,
+                    size_t len, uint8_t **sig, size_t *sig_len, struct zt_err *err)
+{
     struct zt_str out = {0};
-    uint8_t bytes[256];
+    uint8_t bytes[MPINT_BYTES];
     size_t n = sizeof bytes;
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    bool ok = ctx &&
-              EVP_DigestSignInit_ex(ctx, NULL, curve ? curve->digest : NULL, NULL, NULL, key->pkey,
-                                    NULL) > 0 &&
-              EVP_DigestSign(ctx, bytes, &n, data, len) > 0;
+    bool ok =
+        ctx &&
+        EVP_DigestSignInit_ex(ctx, NULL, digest_of(key, rsa), NULL, NULL, key->pkey, NULL) > 0 &&
+        EVP_DigestSign(ctx, bytes, &n, data, len) > 0;
     EVP_MD_CTX_free(ctx);
-    if (ok && curve)
+    if (ok && curve_of(key->blob, key->blob_len))
         ok = ecdsa_numbers(bytes, n, &out);
     else if (ok)
         zt_str_add(&out, bytes, n);

@@ -1,6 +1,6 @@
 /*
  * ssh_key.h: a private key of the user's, decrypted once, that signs for any number of connections. libssh2
- * would read and decrypt it for each of them. OpenSSH's own format and PEM; keys of the types ed25519 and ecdsa.
+ * would read and decrypt it for each of them. OpenSSH's own format and PEM; keys of the types ed25519, ecdsa and RSA.
  *
  * A key with a passphrase begins locked: its public half stands beside the rest in OpenSSH's format, for PEM in
  * PATH.pub, so a host can be asked whether it would take the key before a person is.
@@ -33,14 +33,21 @@ void zt_ssh_key_read_public(const char *path, struct zt_ssh_key *key);
 /* Takes up to a second. ZT_EINPUT: it is another passphrase. ZT_EUNSUPPORTED: as above. */
 int zt_ssh_key_unlock(struct zt_ssh_key *key, const char *pass, struct zt_err *err) ZT_MUST_CHECK;
 
+/* How a key of type ssh-rsa signs (RFC 8332): agents know the ways by these numbers. Other keys have one way. */
+enum zt_ssh_rsa { ZT_SSH_RSA_NONE, ZT_SSH_RSA_SHA256 = 2, ZT_SSH_RSA_SHA512 = 4 };
+
+/* "rsa-sha2-512"; NULL of ZT_SSH_RSA_NONE. */
+const char *zt_ssh_rsa_name(enum zt_ssh_rsa rsa);
+
 /* The signature without its type, as libssh2 wants it; free() it. Not of a locked key. */
-int zt_ssh_key_sign(const struct zt_ssh_key *key, const uint8_t *data, size_t len, uint8_t **sig,
-                    size_t *sig_len, struct zt_err *err) ZT_MUST_CHECK;
+int zt_ssh_key_sign(const struct zt_ssh_key *key, enum zt_ssh_rsa rsa, const uint8_t *data,
+                    size_t len, uint8_t **sig, size_t *sig_len, struct zt_err *err) ZT_MUST_CHECK;
 
 void zt_ssh_key_release(struct zt_ssh_key *key);
 
 /* Whether we can sign with keys of this type: what the blob begins with. */
 bool zt_ssh_key_type_served(const uint8_t *blob, size_t len);
+bool zt_ssh_key_is_rsa(const uint8_t *blob, size_t len);
 
 /* "ssh-ed25519"; "" for what is no key. Valid as long as the blob; not terminated. */
 const char *zt_ssh_key_type(const uint8_t *blob, size_t len, size_t *type_len);

@@ -138,18 +138,31 @@ static int file_of(const struct zt_ssh_agent_key *held, struct zt_ssh_key_file *
 }
 
 static void offer_held(struct zt_ssh_keys *k, struct zt_ssh_agent *a,
-                       const struct zt_ssh_agent_key *held, struct zt_ssh_identities *out)
+                       const struct zt_ssh_agent_key *held, bool rsa, struct zt_ssh_identities *out)
 {
     size_t n;
     const char *type = zt_ssh_key_type(held->blob, held->blob_len, &n);
-    if (zt_ssh_key_type_served(held->blob, held->blob_len))
+    if (zt_ssh_key_type_served(held->blob, held->blob_len) &&
+        (rsa || !zt_ssh_key_is_rsa(held->blob, held->blob_len)))
         out->v[out->n++] = (struct zt_ssh_identity){.agent = a, .held = held};
     else if (!out->other)
         out->other = zt_arena_printf(&k->arena, "the agent's key %s is of type %.*s", held->comment,
                                      (int)n, type);
 }
 
-void zt_ssh_keys_for(struct zt_ssh_keys *k, const struct zt_ssh_config *c,
+static void offer_file(struct zt_ssh_keys *k, struct zt_ssh_key_file *f, bool rsa,
+                       struct zt_ssh_identities *out)
+{
+    const char *why = f->state == ZT_SSH_KEY_UNUSED ? f->why : NULL;
+    if (f->state < ZT_SSH_KEY_UNUSED && !rsa && zt_ssh_key_is_rsa(f->key.blob, f->key.blob_len))
+        why = zt_arena_printf(&k->arena, "the key %s is of type ssh-rsa", f->path);
+    if (why && !out->other)
+        out->other = why;
+    if (!why && f->state < ZT_SSH_KEY_UNUSED)
+        out->v[out->n++] = (struct zt_ssh_identity){.file = f};
+}
+
+void zt_ssh_keys_for(struct zt_ssh_keys *k, const struct zt_ssh_config *c, bool rsa,
                      struct zt_ssh_identities *out)
 {
     struct zt_ssh_agent *a = agent_for(k, c);
@@ -162,16 +175,13 @@ void zt_ssh_keys_for(struct zt_ssh_keys *k, const struct zt_ssh_config *c,
     for (int i = 0; i <= n; i++) /* the last: keys of no file */
         for (int j = 0; j < n_held && !(i == n && c->identities_only); j++)
             if (file_of(&a->keys[j], files, n) == i)
-                offer_held(k, a, &a->keys[j], out);
+                offer_held(k, a, &a->keys[j], rsa, out);
     for (int i = 0; i < n; i++) {
-        struct zt_ssh_key_file *f = files[i];
         bool held = false;
         for (int j = 0; j < n_held; j++)
-            held = held || is_key_of(&a->keys[j], f);
-        if (f->state == ZT_SSH_KEY_UNUSED && !held && !out->other)
-            out->other = f->why;
-        if (!held && f->state < ZT_SSH_KEY_UNUSED)
-            out->v[out->n++] = (struct zt_ssh_identity){.file = f};
+            held = held || is_key_of(&a->keys[j], files[i]);
+        if (!held)
+            offer_file(k, files[i], rsa, out);
     }
 }
 
@@ -181,17 +191,17 @@ const uint8_t *zt_ssh_identity_blob(const struct zt_ssh_identity *id, size_t *le
     return id->held ? id->held->blob : id->file->key.blob;
 }
 
-int zt_ssh_identity_sign(const struct zt_ssh_identity *id, const uint8_t *data, size_t len,
-                         uint8_t **sig, size_t *sig_len, struct zt_err *err)
+int zt_ssh_identity_sign(const struct zt_ssh_identity *id, enum zt_ssh_rsa rsa, const uint8_t *data,
+                         size_t len, uint8_t **sig, size_t *sig_len, struct zt_err *err)
 {
     if (id->agent)
-        return zt_ssh_agent_sign(id->agent, id->held->blob, id->held->blob_len, data, len, sig,
+        return zt_ssh_agent_sign(id->agent, id->held->blob, id->held->blob_len, rsa, data, len, sig,
                                  sig_len, err);
     if (id->file->state == ZT_SSH_KEY_LOCKED)
         return 1;
     if (id->file->state != ZT_SSH_KEY_READY)
         return zt_err_set(err, ZT_EINPUT, "%s", id->file->why);
-    return zt_ssh_key_sign(&id->file->key, data, len, sig, sig_len, err);
+    return zt_ssh_key_sign(&id->file->key, rsa, data, len, sig, sig_len, err);
 }
 
 /* ---- passphrases ---- */

@@ -48,17 +48,19 @@ void zt_ssh_keys_rest(struct zt_ssh_keys *k);
 
 /*
  * What a host is offered, in ssh's order: those of the agent that the configuration names, others of the agent
- * unless IdentitiesOnly, then the files that the agent does not have. Lives until k is freed, or rests.
+ * unless IdentitiesOnly, then the files that the agent does not have. Lives until k is freed, or rests. rsa: whether
+ * the connection can sign with RSA keys.
  */
-void zt_ssh_keys_for(struct zt_ssh_keys *k, const struct zt_ssh_config *c,
+void zt_ssh_keys_for(struct zt_ssh_keys *k, const struct zt_ssh_config *c, bool rsa,
                      struct zt_ssh_identities *out);
 
 /* The public key, as it stands in the protocol. */
 const uint8_t *zt_ssh_identity_blob(const struct zt_ssh_identity *id, size_t *len);
 
 /* 1: its passphrase is not known yet. Else as zt_ssh_key_sign(). */
-int zt_ssh_identity_sign(const struct zt_ssh_identity *id, const uint8_t *data, size_t len,
-                         uint8_t **sig, size_t *sig_len, struct zt_err *err) ZT_MUST_CHECK;
+int zt_ssh_identity_sign(const struct zt_ssh_identity *id, enum zt_ssh_rsa rsa, const uint8_t *data,
+                         size_t len, uint8_t **sig, size_t *sig_len,
+                         struct zt_err *err) ZT_MUST_CHECK;
 
 /*
  * Ask for a passphrase on the terminal, without waiting for it: the key is no longer locked once it is known, or

@@ -1,5 +1,6 @@
 #include "sshd.h"
 
+#include <libssh2.h>
 #include <sys/ioctl.h>
 #include <termios.h>
 
@@ -53,17 +54,35 @@ TEST(the_tenth_key_lets_us_in)
     teardown(&r);
 }
 
-TEST(keys_that_only_the_client_can_use)
+/* By libssh2 from 1.11 on; by the client before. */
+TEST(rsa_keys)
 {
     static struct rig r;
     RIG(&r);
     CHECK(sh(&r, "ssh-keygen -q -t rsa -b 2048 -N '' -f rsa && cat rsa.pub >authorized") == 0);
     add_host(&r)->identity_files = (struct zt_ssh_files){{in(&r, "rsa")}, 1};
-    CHECK_NEEDS_CLIENT(&r, "/rsa is of type ssh-rsa");
-    /* Where another lets us in it does not matter. */
-    CHECK(sh(&r, "cat key.pub >authorized") == 0);
-    add_host(&r)->identity_files = (struct zt_ssh_files){{in(&r, "rsa"), in(&r, "key")}, 2};
-    CHECK_LETS_IN(&r);
+    if (libssh2_version(0x010b00))
+        CHECK_LETS_IN(&r);
+    else
+        CHECK_NEEDS_CLIENT(&r, "/rsa is of type ssh-rsa");
+    /* One that the host does not take, for whatever reason, does not keep another from being tried. */
+    CHECK(sh(&r, "cat rsa.pub key.pub >authorized") == 0);
+    static const char *const accepted[] = {"rsa-sha2-256,ssh-ed25519", "ssh-ed25519"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(accepted); i++) {
+        CHECK(start_sshd(&r, "host",
+                         zt_arena_printf(&r.arena, "PubkeyAcceptedAlgorithms %s", accepted[i])));
+        add_host(&r)->identity_files = (struct zt_ssh_files){{in(&r, "rsa"), in(&r, "key")}, 2};
+        CHECK_LETS_IN(&r);
+    }
+    add_host(&r)->identity_files = (struct zt_ssh_files){{in(&r, "rsa")}, 1};
+    CHECK_NEEDS_CLIENT(&r, libssh2_version(0x010b00) ? "SHA-1 alone" : "/rsa is of type ssh-rsa");
+    teardown(&r);
+}
+
+TEST(keys_that_only_the_client_can_use)
+{
+    static struct rig r;
+    RIG(&r);
     CHECK(chmod(in(&r, "key"), 0644) == 0);
     add_host(&r);
     CHECK_NEEDS_CLIENT(&r, "others may read the key");
@@ -264,10 +283,14 @@ TEST(of_the_agents_keys_only_those_that_fit)
     c->identity_files = (struct zt_ssh_files){{in(&r, "other")}, 1};
     c->identities_only = true;
     CHECK_ENDS(&r, ZT_SSH_REFUSED, "Permission denied");
-    /* Its RSA key is for the client. */
-    CHECK(tell_agent(&r, "-D") && tell_agent(&r, "rsa w1"));
+    /* Its RSA key is for the client where libssh2 cannot do it. */
+    CHECK(sh(&r, "cat rsa.pub >authorized") == 0);
+    CHECK(tell_agent(&r, "-D") && tell_agent(&r, "w1 rsa"));
     add_agent_host(&r);
-    CHECK_NEEDS_CLIENT(&r, "is of type ssh-rsa");
+    if (libssh2_version(0x010b00))
+        CHECK_LETS_IN(&r);
+    else
+        CHECK_NEEDS_CLIENT(&r, "is of type ssh-rsa");
     teardown(&r);
 }
 

@@ -63,8 +63,8 @@ static bool is_pub(const struct zt_ssh_key *key, const char *name)
     return same;
 }
 
-/* Our signature of some bytes is one, by `ssh-keygen -Y verify` in its own envelope. */
-static bool signs(const struct zt_ssh_key *key, const char *pub)
+/* Our signature of some bytes is one, by `ssh-keygen -Y verify` in its own envelope; of RSA keys in that way. */
+static bool signs_as(const struct zt_ssh_key *key, enum zt_ssh_rsa rsa, const char *pub)
 {
     static const char ns[] = "test", text[] = "what is signed";
     struct zt_str data = {0}, inner = {0}, envelope = {0}, signature = {0}, armour = {0};
@@ -74,13 +74,17 @@ static bool signs(const struct zt_ssh_key *key, const char *pub)
     size_t sig_len = 0, type_len;
     struct zt_err err;
     const char *type = zt_ssh_key_type(key->blob, key->blob_len, &type_len);
+    if (zt_ssh_key_is_rsa(key->blob, key->blob_len)) {
+        type = zt_ssh_rsa_name(rsa);
+        type_len = strlen(type);
+    }
     EVP_Digest(text, strlen(text), digest, &n, EVP_sha512(), NULL);
     zt_str_add(&data, "SSHSIG", 6);
     zt_ssh_put_string(&data, ns, strlen(ns));
     zt_ssh_put_string(&data, "", 0);
     zt_ssh_put_string(&data, "sha512", 6);
     zt_ssh_put_string(&data, digest, n);
-    if (zt_ssh_key_sign(key, (uint8_t *)data.buf, data.len, &sig, &sig_len, &err))
+    if (zt_ssh_key_sign(key, rsa, (uint8_t *)data.buf, data.len, &sig, &sig_len, &err))
         return false;
     zt_ssh_put_string(&inner, type, type_len);
     zt_ssh_put_string(&inner, sig, sig_len);
@@ -106,6 +110,11 @@ static bool signs(const struct zt_ssh_key *key, const char *pub)
     zt_str_release(&signature);
     zt_str_release(&armour);
     return ok;
+}
+
+static bool signs(const struct zt_ssh_key *key, const char *pub)
+{
+    return signs_as(key, ZT_SSH_RSA_SHA512, pub) && signs_as(key, ZT_SSH_RSA_SHA256, pub);
 }
 
 TEST(bcrypt_gives_what_others_have_published)
@@ -143,7 +152,8 @@ TEST(bcrypt_gives_what_others_have_published)
 TEST(keys_as_ssh_keygen_makes_them_sign)
 {
     static const char *const kinds[] = {"-t ed25519",      "-t ecdsa -b 256", "-t ecdsa -b 384",
-                                        "-t ecdsa -b 521", "-t ecdsa -m PEM", "-t ecdsa -m PKCS8"};
+                                        "-t ecdsa -b 521", "-t ecdsa -m PEM", "-t ecdsa -m PKCS8",
+                                        "-t rsa -b 2048",  "-t rsa -b 3072",  "-t rsa -m PEM"};
     RIG;
     for (size_t i = 0; i < ZT_ARRAY_LEN(kinds); i++) {
         struct zt_ssh_key key;
@@ -167,7 +177,9 @@ TEST(keys_with_a_passphrase_are_unlocked_once)
                                         "-t ecdsa -b 521 -a 3",
                                         "-t ed25519 -Z aes256-gcm@openssh.com -a 3",
                                         "-t ecdsa -m PEM",
-                                        "-t ecdsa -m PKCS8"};
+                                        "-t ecdsa -m PKCS8",
+                                        "-t rsa -a 3",
+                                        "-t rsa -m PEM"};
     RIG;
     for (size_t i = 0; i < ZT_ARRAY_LEN(kinds); i++) {
         struct zt_ssh_key key;
@@ -211,8 +223,8 @@ TEST(keys_that_only_the_client_can_use)
     static const struct {
         const char *make, *why;
     } cases[] = {
-        {"ssh-keygen -q -t rsa -b 2048 -N '' -f k", "is of type ssh-rsa"},
-        {"ssh-keygen -q -t rsa -b 2048 -m PEM -N '' -f k", "neither ed25519 nor ecdsa"},
+        {"openssl genpkey -quiet -algorithm ed448 -out k; chmod 600 k",
+         "not ed25519, ecdsa or RSA"},
         {"ssh-keygen -q -t ed25519 -Z chacha20-poly1305@openssh.com -a 3 -N secret -f k",
          "encrypted with chacha20-poly1305@openssh.com"},
         {"ssh-keygen -q -t ecdsa -m PEM -N secret -f k; rm k.pub", "has a passphrase and no"},
