@@ -276,8 +276,8 @@ static bool finish_connect(struct ssh2_host *h, int64_t now_ns)
 }
 
 /*
- * The sshd has too many that have not logged in yet, and dropped us: fewer at once, and after a while, which
- * doubles and is not the same for all.
+ * The sshd has too many that have not logged in yet (MaxStartups), or too many of us that did not get in (OpenSSH 9.8:
+ * PerSourcePenalties), and dropped us: fewer at once, and after a while, which doubles and is not the same for all.
  */
 static bool come_again(struct ssh2_host *h, int64_t now_ns)
 {
@@ -289,7 +289,7 @@ static bool come_again(struct ssh2_host *h, int64_t now_ns)
         return ssh2_end(
             h, ZT_SSH_FAILED,
             "%s port %d closes each connection before it greets (%s); does its sshd let "
-            "us in at all, and what is its MaxStartups?",
+            "us in at all, and what are its MaxStartups and PerSourcePenalties?",
             h->config->hostname, h->config->port, ssh2_error(h));
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         random = 0;

@@ -366,6 +366,21 @@ TEST(many_come_again_where_few_are_let_in)
     teardown(&r);
 }
 
+/* After a login that failed OpenSSH from 9.8 on drops who comes from that address, for a time. */
+TEST(penalties_are_sat_out)
+{
+    static struct rig r;
+    RIG(&r);
+    if (!start_sshd(&r, "host", "PerSourcePenalties authfail:8s min:1s"))
+        SKIP("this sshd has no PerSourcePenalties");
+    add_host(&r)->identity_files = (struct zt_ssh_files){{in(&r, "other")}, 1};
+    CHECK_ENDS(&r, ZT_SSH_REFUSED, "Permission denied");
+    add_host(&r);
+    CHECK_LETS_IN(&r);
+    CHECK(sh(&r, "grep -q 'penalty: failed authentication' log") == 0);
+    teardown(&r);
+}
+
 TEST(stopped_at_any_time)
 {
     static struct rig r;
