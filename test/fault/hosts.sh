@@ -165,7 +165,7 @@ connections_that_are_lost() {
     within 5 "kill -9 of the front end ($launcher)" 137
 
     train
-    for p in $(called 2 sshd); do
+    for p in $(called 2 'sshd.*'); do
         [ "$p" = "$(cat "$lab/zt2/pid")" ] || kill -9 "$p"
     done
     within 5 "kill -9 of a connection's sshd ($launcher)" '[1-9]*' 'the agent on zt2 was lost: '
@@ -219,7 +219,7 @@ else
 fi
 
 train
-pids=$(called 2 sshd)
+pids=$(called 2 'sshd.*')
 # shellcheck disable=SC2086 # they are several
 kill -9 $pids
 within 5 "kill -9 of all of a host's sshd" '[1-9]*' 'the agent on zt2 was lost: '

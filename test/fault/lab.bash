@@ -30,7 +30,7 @@ on_host() {
         grep -qas zerotrain "/proc/$p/cmdline" && echo "$p"
     done
 }
-called() { # HOST NAME: those processes of it
+called() { # HOST PATTERN: its processes whose names are that (newer sshds have sshd-session beside sshd)
     local p
     for p in $(ip netns pids "zt$1"); do
         ! grep -qsx "$2" "/proc/$p/comm" || echo "$p"
