@@ -43,21 +43,22 @@ static bool in_range(const struct value *v, double x)
     if ((k->min == 0 && k->max == 0) || !(low || high))
         return true;
     const char *must = low ? (k->above ? "above" : "at least") : (k->below ? "below" : "at most");
-    zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at, "%s: %s is out of range; it must be %s %.15g",
+    zt_diag_add(&v->ld->errors, ZT_DIAG_WRONG, v->at, "%s: %s is out of range; it must be %s %.16g",
                 v->path, v->node->text, must, low ? k->min : k->max);
     return false;
 }
 
+static const int64_t EXACT = (int64_t)1 << 53; /* all whole numbers up to here are doubles */
+
 /* A whole number: 12, 010 (ten), 5e8; with `cut`, a fraction is cut off. */
 static bool parse_whole(const struct value *v, const struct zt_node *n, bool cut, int64_t *out)
 {
-    const double exact = 9007199254740992.0; /* 2^53 */
     double x;
     if (n->kind != ZT_NODE_SCALAR)
         return false;
     if (zt_parse_i64(n->text, out))
         return true;
-    if (!zt_parse_f64(n->text, &x) || fabs(x) > exact || (x != trunc(x) && !cut))
+    if (!zt_parse_f64(n->text, &x) || fabs(x) > (double)EXACT || (x != trunc(x) && !cut))
         return false;
     *out = (int64_t)x;
     if (x != trunc(x))
@@ -88,7 +89,9 @@ static bool put_int(const struct value *v)
         wrong(v, v->key->auto_is_value ? "a whole number or auto" : "a whole number");
         return false;
     }
-    if (!is_auto && !in_range(v, (double)x))
+    /* 2^53 + 1 would be rounded to 2^53, which may be the limit: what is beyond is far beyond. */
+    const bool exact = x >= -EXACT && x <= EXACT;
+    if (!is_auto && !in_range(v, exact ? (double)x : copysign(INFINITY, (double)x)))
         return false;
     int64_t *to = dest_of(v);
     if (to)

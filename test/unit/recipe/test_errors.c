@@ -82,6 +82,10 @@ static const struct {
      "r.yaml:4:16: train.steps: must be a whole number, not \"1.5\"", ZT_EINPUT},
     {TINY BATCH "train: {steps: -1}\n",
      "r.yaml:4:16: train.steps: -1 is out of range; it must be at least 0", ZT_EINPUT},
+    {TINY BATCH "train: {seed: 9007199254740993}\n", /* as a double it is the limit */
+     "r.yaml:4:15: train.seed: 9007199254740993 is out of range; it must be at most "
+     "9007199254740992",
+     ZT_EINPUT},
     {TINY BATCH "bf16: {enabled: yes}\n",
      "r.yaml:4:17: bf16.enabled: must be true or false, not \"yes\"", ZT_EINPUT},
     {TINY BATCH "bf16: {enabled: no}\n",
