@@ -61,7 +61,7 @@ static bool can_be_direct(struct zt_direct *f, const void *p, size_t at)
 }
 
 /*
- * What a direct transfer of the begin has moved; -1: it failed. Where it is refused, or was interrupted, the
+ * What a direct transfer, which comes first, has moved; -1: it failed. Where it is refused, or was interrupted, the
  * page cache takes over.
  */
 static ssize_t moved(struct zt_direct *f, ssize_t result)

@@ -279,8 +279,7 @@ static void announce(struct zt_engine *e, const struct zt_program *prog, const s
         return; /* the thread that submits touches nothing */
     for (int i = 0; i < op->n_accesses; i++) {
         const struct zt_access *a = &prog->accesses[op->first_access + i];
-        struct zt_range r = {(unsigned char *)zt_engine_buf(e, a->buf) + a->begin,
-                             a->end - a->begin, (a->mode & ZT_WRITE) != 0};
+        struct zt_range r = {zt_engine_at(e, a), a->end - a->begin, (a->mode & ZT_WRITE) != 0};
         zt_dev_announce(e->streams[op->stream], &r, 1);
     }
 }
@@ -306,7 +305,7 @@ static void expose_operands(struct zt_engine *e, const struct zt_program *prog,
             zt_dev_poison(e->base[a], e->plan->ledger.peak[a]);
     for (int i = 0; i < op->n_accesses; i++) {
         const struct zt_access *a = &prog->accesses[op->first_access + i];
-        zt_dev_unpoison((unsigned char *)zt_engine_buf(e, a->buf) + a->begin, a->end - a->begin);
+        zt_dev_unpoison(zt_engine_at(e, a), a->end - a->begin);
     }
 }
 
@@ -382,7 +381,7 @@ void *zt_engine_operand(const struct zt_engine *e, const struct zt_program *prog
                         const struct zt_op *op, enum zt_role role, int nth)
 {
     const struct zt_access *a = zt_op_operand(prog, op, role, nth);
-    return a ? (unsigned char *)zt_engine_buf(e, a->buf) + a->begin : NULL;
+    return a ? zt_engine_at(e, a) : NULL;
 }
 
 static bool lies_in(const struct zt_engine *e, enum zt_arena_id a, const unsigned char *p)

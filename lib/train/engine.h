@@ -109,6 +109,12 @@ static inline void *zt_engine_buf(const struct zt_engine *e, int buf)
     return e->base[b->arena] + b->offset;
 }
 
+/* Where the bytes of an access begin. */
+static inline unsigned char *zt_engine_at(const struct zt_engine *e, const struct zt_access *a)
+{
+    return (unsigned char *)zt_engine_buf(e, a->buf) + a->begin;
+}
+
 /*
  * Bytes [at, at + bytes) of an arena where the host can read them; nothing may be running. Those on the
  * disk, or on a device whose memory the host cannot read, are copied to the stage and valid until the next

@@ -17,7 +17,7 @@ struct zt_ref zt_op_ref(const struct zt_op_ctx *c, enum zt_role role, int nth)
     const struct zt_access *a = zt_op_operand(c->prog, c->op, role, nth);
     struct zt_ref r = {NULL, ZT_F32};
     if (a) {
-        r.ptr = (unsigned char *)zt_engine_buf(c->e, a->buf) + a->begin;
+        r.ptr = zt_engine_at(c->e, a);
         r.dtype = zt_op_buf(c, a)->dtype;
     }
     return r;

@@ -26,7 +26,7 @@ static int load_prompt_task(void *p, struct zt_err *err)
     (void)err;
     for (int64_t i = 0; i < t->seq_len; i++) {
         t->hbatch[i] = t->tokens[i];
-        t->hbatch[t->seq_len + i] = -100;
+        t->hbatch[t->seq_len + i] = ZT_IGNORE_TARGET;
         t->hbatch[2 * t->seq_len + i] = (int32_t)i;
         t->hbatch[3 * t->seq_len + i] = 0;
     }

@@ -15,8 +15,7 @@ static struct zt_ref param_ref(const struct zt_op_ctx *c, const struct zt_access
 {
     const struct zt_plan *p = c->e->plan;
     const struct zt_unit *u = &p->units[p->unit_of_param[param]];
-    struct zt_ref r = {(unsigned char *)zt_engine_buf(c->e, a->buf) + a->begin,
-                       zt_op_buf(c, a)->dtype};
+    struct zt_ref r = {zt_engine_at(c->e, a), zt_op_buf(c, a)->dtype};
     r.ptr = zt_elem_at(r, u->param_off[param - u->first_param]);
     return r;
 }
@@ -45,8 +44,7 @@ static void zero_rest(const struct zt_op_ctx *c, const struct zt_segment *seg, i
 {
     const struct zt_plan *p = c->e->plan;
     const struct zt_unit *u = &p->units[unit];
-    struct zt_ref base = {(unsigned char *)zt_engine_buf(c->e, a->buf) + a->begin,
-                          zt_op_buf(c, a)->dtype};
+    struct zt_ref base = {zt_engine_at(c->e, a), zt_op_buf(c, a)->dtype};
     int64_t from = 0;
     for (int i = 0; i < u->n_params; i++) {
         int param = u->first_param + i;

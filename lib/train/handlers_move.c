@@ -39,7 +39,7 @@ static void fetch_into(const struct zt_op_ctx *c, const struct zt_access *dst, i
                        int64_t n)
 {
     const struct zt_buf *b = zt_op_buf(c, dst);
-    struct zt_ref to = {(unsigned char *)zt_engine_buf(c->e, dst->buf) + dst->begin, b->dtype};
+    struct zt_ref to = {zt_engine_at(c->e, dst), b->dtype};
     int64_t elems = (int64_t)((dst->end - dst->begin) / zt_dtype_bytes(b->dtype));
     int64_t first = elems == zt_op_unit(c)->padded_elems
                         ? 0
@@ -59,9 +59,7 @@ static void place_values(const struct zt_op_ctx *c)
     for (int i = 0; i < c->op->n_accesses; i++) {
         const struct zt_access *a = &c->prog->accesses[c->op->first_access + i];
         if (a->role == ZT_R_M || a->role == ZT_R_V)
-            c->dev->zero(c->s,
-                         &(struct zt_zero){(unsigned char *)zt_engine_buf(c->e, a->buf) + a->begin,
-                                           a->end - a->begin});
+            c->dev->zero(c->s, &(struct zt_zero){zt_engine_at(c->e, a), a->end - a->begin});
         else if (a->role != ZT_R_HPARAM)
             fetch_into(c, a, begin, n);
     }
@@ -95,7 +93,7 @@ void zt_do_load_unit(const struct zt_op_ctx *c)
                           .load = c->prog->kind == ZT_PROG_LOAD};
     const struct zt_access *to = loaded(c->prog, c->op, &t.part);
     staged_range(t.plan, t.unit, to, &t.begin, &t.n);
-    t.out = (float *)(void *)((unsigned char *)zt_engine_buf(c->e, to->buf) + to->begin);
+    t.out = (float *)(void *)zt_engine_at(c->e, to);
     c->dev->host_call(c->s, fill_unit_task, &t, sizeof t);
     if (t.part == ZT_CKPT_PARAM)
         place_values(c);
@@ -122,8 +120,7 @@ void zt_do_move(const struct zt_op_ctx *c)
     const struct zt_access *a = &c->prog->accesses[c->op->first_access];
     ZT_ASSERT_CMP(c->op->n_accesses, ==, 2);
     ZT_ASSERT_CMP(a[0].end - a[0].begin, ==, a[1].end - a[1].begin);
-    struct zt_copy copy = {(unsigned char *)zt_engine_buf(c->e, a[1].buf) + a[1].begin,
-                           (unsigned char *)zt_engine_buf(c->e, a[0].buf) + a[0].begin,
+    struct zt_copy copy = {zt_engine_at(c->e, &a[1]), zt_engine_at(c->e, &a[0]),
                            a[0].end - a[0].begin};
     c->dev->copy(c->s, &copy);
 }

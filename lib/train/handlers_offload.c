@@ -2,11 +2,6 @@
 #include "offload/disk.h"
 #include "train/handlers.h"
 
-static unsigned char *address(const struct zt_op_ctx *c, const struct zt_access *a)
-{
-    return (unsigned char *)zt_engine_buf(c->e, a->buf) + a->begin;
-}
-
 /* Operands come in pairs, the source first; one of a pair lies on the disk. All of them move at once. */
 void zt_do_disk(const struct zt_op_ctx *c)
 {
@@ -20,8 +15,9 @@ void zt_do_disk(const struct zt_op_ctx *c)
         const struct zt_access *disk = read ? &a[0] : &a[1], *host = read ? &a[1] : &a[0];
         ZT_ASSERT_CMP(zt_op_buf(c, disk)->arena, ==, ZT_AR_DISK);
         ZT_ASSERT_CMP(disk->end - disk->begin, ==, host->end - host->begin);
-        ranges[i] = (struct zt_disk_range){(size_t)(address(c, disk) - c->e->base[ZT_AR_DISK]),
-                                           address(c, host), disk->end - disk->begin};
+        ranges[i] =
+            (struct zt_disk_range){(size_t)(zt_engine_at(c->e, disk) - c->e->base[ZT_AR_DISK]),
+                                   zt_engine_at(c->e, host), disk->end - disk->begin};
     }
     zt_disk_enqueue(c->e->disk, c->s, read ? ZT_DISK_READ : ZT_DISK_WRITE, ranges, n);
 }
