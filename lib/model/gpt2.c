@@ -105,10 +105,7 @@ int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, 
     zt_add_segment(m, ZT_SEG_HEAD, "head", -1);
     zt_add_param(m, "ln_f.weight", c, 0, ZT_TP_NONE, ZT_INIT_ONES, 0);
     zt_add_param(m, "ln_f.bias", c, 0, ZT_TP_NONE, ZT_INIT_ZEROS, 0);
-    if (cfg->tie_embeddings)
-        zt_use_param(m, 0);
-    else
-        zt_add_param(m, "lm_head.weight", cfg->vocab_size, c, ZT_TP_ROWS, ZT_INIT_NORMAL, std);
+    zt_add_lm_head(m);
     return zt_model_finish(m, err);
 }
 

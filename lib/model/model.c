@@ -68,6 +68,16 @@ struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t
     return p;
 }
 
+void zt_add_lm_head(struct zt_model *m)
+{
+    const struct zt_model_config *cfg = &m->cfg;
+    if (cfg->tie_embeddings)
+        zt_use_param(m, 0);
+    else
+        zt_add_param(m, "lm_head.weight", cfg->vocab_size, cfg->n_embd, ZT_TP_ROWS, ZT_INIT_NORMAL,
+                     cfg->initializer_range);
+}
+
 int zt_model_finish(struct zt_model *m, struct zt_err *err)
 {
     /* 16 bytes of state for each element, and as much again for padding and copies. */

@@ -45,6 +45,9 @@ struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t
 /* The last segment uses a parameter again that another segment brought. */
 void zt_use_param(struct zt_model *m, int param);
 
+/* The head's matrix, as the configuration says: the embedding, parameter 0, or one of its own. */
+void zt_add_lm_head(struct zt_model *m);
+
 /* Sum up n_elems after the last parameter; ZT_EINPUT: more than any memory holds. */
 int zt_model_finish(struct zt_model *m, struct zt_err *err) ZT_MUST_CHECK;
 
