@@ -7,6 +7,7 @@
 
 #include "base/build.h"
 #include "base/clock.h"
+#include "base/io.h"
 
 static int set_nonblock(int fd)
 {
@@ -121,9 +122,35 @@ void zt_link_tick(struct zt_link *l, int64_t now_ns)
     }
 }
 
+/* The number that stands for all users that have none here. */
+static unsigned overflow_uid(void)
+{
+    enum { USUAL = 65534 };
+    struct zt_str text = {0};
+    struct zt_err ignored;
+    unsigned uid = USUAL;
+    if (zt_read_file("/proc/sys/kernel/overflowuid", 64, &text, &ignored) == 0)
+        (void)!sscanf(zt_str_get(&text), "%u", &uid);
+    zt_str_release(&text);
+    return uid;
+}
+
+/* Every user has a number here: we are in no user namespace, or in one that maps them all. */
+static bool maps_all_users(void)
+{
+    struct zt_str text = {0};
+    struct zt_err ignored;
+    unsigned first = 1, n = 0;
+    if (zt_read_file("/proc/self/uid_map", 4096, &text, &ignored) == 0)
+        (void)!sscanf(zt_str_get(&text), "%u %*u %u", &first, &n);
+    zt_str_release(&text);
+    return first == 0 && n == UINT32_MAX;
+}
+
 bool zt_is_same_user(int fd)
 {
     struct ucred who;
     socklen_t len = sizeof who;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == geteuid();
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == geteuid() &&
+           (who.uid != overflow_uid() || maps_all_users());
 }

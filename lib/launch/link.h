@@ -44,7 +44,11 @@ void zt_link_flush(struct zt_link *l);
 /* Count silence, and queue a heartbeat when it is time and nothing else is waiting. */
 void zt_link_tick(struct zt_link *l, int64_t now_ns);
 
-/* The kernel tells who listens at the other end of a Unix socket, or connects. */
+/*
+ * Whether who listens at the other end of a Unix socket, or connects, runs as our user, as the kernel tells. In a user
+ * namespace all users that it does not map have one number between them, 65534 (/proc/sys/kernel/overflowuid): where
+ * that may be the reason, nobody with this number is the same, not even another process of ours.
+ */
 bool zt_is_same_user(int fd);
 
 /* The wall clock, since 1970; CLOCK frames carry it. */
