@@ -34,7 +34,7 @@ CFLAGS   += -std=c11 -g $(OPT) -ffp-contract=off -fno-math-errno -fno-trapping-m
 LDFLAGS  += -Wl,--build-id # by which hosts of a job know that they run the same program
 SSH2     := $(or $(shell pkg-config --libs libssh2 2>/dev/null),-lssh2)
 CPPFLAGS += $(shell pkg-config --cflags libssh2 2>/dev/null)
-LDLIBS   += -ldnnl -lcrypto -lyaml -ljansson -lxxhash -lm -pthread -ldl $(SSH2)
+LDLIBS   += -ldnnl -lssl -lcrypto -lyaml -ljansson -lxxhash -lm -pthread -ldl $(SSH2)
 
 # Offload to NVMe goes by io_uring where liburing is there; without it by threads.
 URING    ?= $(shell echo '\#include <liburing.h>' | $(CC) -E - >/dev/null 2>&1 && echo 1)

@@ -26,7 +26,7 @@ pack() {
         done
         cp -L "$dir"/dnnl_*.h $deps/include/ 2>/dev/null
     done
-    for name in dnnl yaml jansson xxhash crypto ssh2 uring; do
+    for name in dnnl yaml jansson xxhash crypto ssl ssh2 uring; do
         dir=$(gcc -print-file-name="lib$name.so")
         [ "$name" != uring ] || [ -e "$dir" ] || continue
         soname=$(objdump -p "$dir" | awk '/SONAME/ { print $2 }') || exit 1

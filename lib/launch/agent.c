@@ -18,6 +18,7 @@
 #include "coll/coll.h"
 #include "launch/blame.h"
 #include "launch/proctree.h"
+#include "launch/rendezvous.h"
 #include "launch/spawn.h"
 
 enum {
@@ -42,6 +43,7 @@ struct agent {
     int64_t oom_before;
     int64_t silence_ns;
     bool paused;
+    bool joins; /* it came to the front end by itself, which may need it later, or not at all */
     bool aside; /* we and our workers ignore signals (zt_spawn_agent()) */
     enum zt_stop stop;
     int64_t stop_ns; /* since when `stop` is what it is */
@@ -410,6 +412,11 @@ static int handle_frame(struct agent *a, const struct zt_frame *f, struct zt_err
         zt_frame_end(&a->front.out, at);
         return 0;
     }
+    case ZT_FRAME_FAIL: {
+        const int code = (int)zt_get_u32(&c);
+        return zt_err_set(err, code < 0 ? (enum zt_code)code : ZT_EPROTO, "%.*s", (int)c.left,
+                          (const char *)c.p);
+    }
     case ZT_FRAME_PAUSE:
     case ZT_FRAME_RESUME:
         a->paused = f->type == ZT_FRAME_PAUSE;
@@ -433,9 +440,11 @@ static void read_front(struct agent *a, struct zt_err *err)
     struct zt_frame f;
     int rc = zt_link_read(&a->front);
     if (rc == ZT_EPEER) {
-        if (!a->finished)
-            zt_err_set(err, ZT_EPEER, "the front end is gone");
+        const bool needed = a->greeted || !a->joins;
+        if (!a->finished && needed)
+            zt_err_set(err, ZT_EPEER, "the front end is gone%s", zt_link_end(&a->front));
         lose_front(a);
+        a->rc = needed;
         return;
     }
     while (rc > 0 && (rc = zt_frame_next(&a->front.in, &f, err)) > 0) {
@@ -526,7 +535,9 @@ static void run(struct agent *a, struct zt_err *err)
         poll_once(a, polls, err);
         int64_t now_ns = zt_now_ns();
         advance(a, now_ns);
-        zt_link_tick(&a->front, now_ns);
+        /* Not needed yet: what is sent into a cut link hides that from the kernel (zt_meeting_keepalive()). */
+        if (a->greeted || !a->joins)
+            zt_link_tick(&a->front, now_ns);
         if (a->paused)
             a->front.silent_ns = 0;
         if (a->front.open && a->front.silent_ns > a->silence_ns) {
@@ -555,10 +566,22 @@ static void release(struct agent *a)
     close(a->sig_fd);
 }
 
-int zt_agent_main(struct zt_err *err)
+static int open_front(struct agent *a, struct zt_err *err)
+{
+    struct zt_meeting m;
+    if (!a->joins)
+        return zt_link_open(&a->front, STDIN_FILENO, STDOUT_FILENO, err);
+    int rc = zt_ticket_read(STDIN_FILENO, &m, err);
+    if (!rc)
+        rc = zt_meeting_dial(&m, ZT_PARTY_AGENT, &a->front, err);
+    explicit_bzero(&m, sizeof m);
+    return rc;
+}
+
+int zt_agent_main(bool joins, struct zt_err *err)
 {
     static const int ending[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGQUIT};
-    struct agent a = {.shm_control_fd = -1, .silence_ns = ms_to_ns(ZT_SILENCE_MS)};
+    struct agent a = {.joins = joins, .shm_control_fd = -1, .silence_ns = ms_to_ns(ZT_SILENCE_MS)};
     sigset_t mask;
     struct sigaction term;
     a.aside = sigaction(SIGTERM, NULL, &term) == 0 && term.sa_handler == SIG_IGN;
@@ -580,10 +603,10 @@ int zt_agent_main(struct zt_err *err)
     }
     zt_env_add_all(&a.env, environ);
     err->msg[0] = '\0';
-    if (zt_link_open(&a.front, STDIN_FILENO, STDOUT_FILENO, err) == 0)
+    if (open_front(&a, err) == 0)
         run(&a, err);
     else
-        a.rc = 1;
+        a.rc = joins ? ZT_AGENT_ASTRAY : 1;
     release(&a);
     return a.rc;
 }

@@ -15,18 +15,6 @@ enum { START_MS = 60 * 1000 }; /* within which ssh must have logged in and start
 
 /* ---- its start ---- */
 
-/* By a process that has joined; nothing of it is below us. */
-static int start_joined(struct front_node *n, struct zt_err *err)
-{
-    int fd = zt_party_start_agent(n->party);
-    if (fd < 0)
-        return zt_err_set(err, ZT_EUNSUPPORTED, "%s cannot start another agent", n->host);
-    int rc = zt_link_open(&n->link, fd, fd, err);
-    if (rc)
-        close(fd);
-    return rc;
-}
-
 /* Takes the descriptors. 0, or an errno value. */
 static int spawn(struct front_node *n, int sock, int err_fd)
 {
@@ -52,7 +40,7 @@ static int set_spawn_error(const struct front_node *n, struct zt_err *err)
 int zt_node_start(struct front_node *n, struct zt_ssh2_host *carry, struct zt_err *err)
 {
     if (n->party)
-        return start_joined(n, err);
+        return zt_party_take_agent(n->party, &n->link, err);
     int sock[2], errs[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock))
         return zt_err_errno(err, ZT_ESYS, "socketpair");
@@ -199,7 +187,7 @@ void zt_node_explain_end(const struct front_node *n, struct zt_str *s)
     else if (n->ssh)
         explain_way(n, s);
     else if (n->party)
-        zt_str_puts(s, "the connection broke, or it was killed");
+        zt_str_printf(s, "the connection broke, or it was killed%s", zt_link_end(&n->link));
     else if (WIFSIGNALED(n->agent_status))
         zt_str_printf(s, "signal %d (%s)", WTERMSIG(n->agent_status),
                       strsignal(WTERMSIG(n->agent_status)));

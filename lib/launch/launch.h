@@ -163,11 +163,11 @@ int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *re
                   struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * The agent: `zerotrain agent`, frames on stdin/stdout. Returns the exit code of the process: 0 when
- * the job ran to its end, however that was. On failure err->msg says why; the front end has been told
- * when it could be.
+ * The agent: `zerotrain agent`, frames on stdin/stdout; or, where it joins, over a connection that it makes by
+ * the ticket on stdin (rendezvous.h). Returns the exit code of the process: 0 when the job ran to its end, however that
+ * was. On failure err->msg says why; the front end has been told when it could be.
  */
-int zt_agent_main(struct zt_err *err);
+int zt_agent_main(bool joins, struct zt_err *err);
 
 struct zt_link;
 

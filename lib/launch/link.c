@@ -34,6 +34,18 @@ int zt_link_open(struct zt_link *l, int rfd, int wfd, struct zt_err *err)
     return 0;
 }
 
+int zt_link_open_conn(struct zt_link *l, struct zt_conn *c, struct zt_err *err)
+{
+    int rc = zt_link_open(l, c->fd, c->fd, err);
+    if (rc) {
+        zt_conn_close(c);
+        return rc;
+    }
+    l->tls = c->tls;
+    *c = (struct zt_conn){.fd = -1};
+    return 0;
+}
+
 static void close_read(struct zt_link *l)
 {
     if (l->rfd >= 0 && l->rfd != l->wfd)
@@ -56,6 +68,7 @@ void zt_link_close(struct zt_link *l)
         close_read(l);
         close_write(l);
     }
+    zt_tls_free(l->tls);
     zt_frame_reader_release(&l->in);
     zt_str_release(&l->out);
     memset(l, 0, sizeof *l);
@@ -67,7 +80,8 @@ int zt_link_read(struct zt_link *l)
     char chunk[ZT_LINK_CHUNK];
     if (l->rfd < 0)
         return ZT_EPEER;
-    ssize_t n = read(l->rfd, chunk, sizeof chunk);
+    ssize_t n =
+        l->tls ? zt_tls_read(l->tls, chunk, sizeof chunk) : read(l->rfd, chunk, sizeof chunk);
     if (n > 0) {
         l->silent_ns = 0;
         zt_frame_feed(&l->in, chunk, (size_t)n);
@@ -75,21 +89,31 @@ int zt_link_read(struct zt_link *l)
     }
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
+    l->error = n < 0 ? errno : 0;
     close_read(l);
     return ZT_EPEER;
 }
 
-/* SIGPIPE belongs to the program's own output (front.c); a dead peer must not raise it. */
-static ssize_t send_some(int fd, const char *p, size_t n)
+const char *zt_link_end(const struct zt_link *l)
 {
-    ssize_t k = send(fd, p, n, MSG_NOSIGNAL);
-    return k < 0 && errno == ENOTSOCK ? write(fd, p, n) : k;
+    return l->error == EBADMSG ? "; bytes of the connection were changed or put in on the way, by "
+                                 "somebody in the network or by faulty hardware"
+                               : "";
+}
+
+/* SIGPIPE belongs to the program's own output (front.c); a dead peer must not raise it. */
+static ssize_t send_some(const struct zt_link *l, const char *p, size_t n)
+{
+    if (l->tls)
+        return zt_tls_write(l->tls, p, n);
+    ssize_t k = send(l->wfd, p, n, MSG_NOSIGNAL);
+    return k < 0 && errno == ENOTSOCK ? write(l->wfd, p, n) : k;
 }
 
 void zt_link_flush(struct zt_link *l)
 {
     while (l->wfd >= 0 && zt_link_backlog(l) > 0) {
-        ssize_t n = send_some(l->wfd, l->out.buf + l->sent, zt_link_backlog(l));
+        ssize_t n = send_some(l, l->out.buf + l->sent, zt_link_backlog(l));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN)

@@ -1,6 +1,6 @@
 /*
- * link.h: frames over a pair of descriptors, without blocking. Front end and agent each hold one for
- * the other, the agent one more for every worker of ours.
+ * link.h: frames over a pair of descriptors, or over TLS (tls.h), without blocking. Front end and agent each
+ * hold one for the other, the agent one more for every worker of ours.
  *
  * Silence is counted only while this process runs: each tick adds the time since the last one, at
  * most a second. So a process that was frozen for an hour (Ctrl-Z, a suspended laptop) does not find
@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "launch/proto.h"
+#include "launch/tls.h"
 
 enum {
     ZT_LINK_CHUNK = 64 << 10,  /* bytes read at once */
@@ -24,7 +25,9 @@ enum {
 /* Zero-initialised is a link that was never opened; its descriptors must not be used. */
 struct zt_link {
     bool open;
-    int rfd, wfd; /* the same for a socket; -1 once that direction has ended */
+    int rfd, wfd;       /* the same for a socket; -1 once that direction has ended */
+    struct zt_tls *tls; /* over that socket; NULL: plain */
+    int error;          /* errno with which reading has ended */
     struct zt_frame_reader in;
     struct zt_str out; /* frames to send: append with zt_frame_*() */
     size_t sent;       /* bytes at the front of `out` that are gone */
@@ -33,10 +36,17 @@ struct zt_link {
 
 /* Takes the descriptors, makes them non-blocking, and queues the marker and a HELLO. */
 int zt_link_open(struct zt_link *l, int rfd, int wfd, struct zt_err *err) ZT_MUST_CHECK;
+
+/* Over a connection, which is the link's from now on, or closed on failure. */
+int zt_link_open_conn(struct zt_link *l, struct zt_conn *c, struct zt_err *err) ZT_MUST_CHECK;
+
 void zt_link_close(struct zt_link *l); /* closes the descriptors; accepts a zeroed link */
 
 /* Read once. 1: bytes came; 0: none now; ZT_EPEER: the other end is gone (rfd is closed). */
 int zt_link_read(struct zt_link *l);
+
+/* After ZT_EPEER, for messages: "", or "; " and more than that the other end is gone. */
+const char *zt_link_end(const struct zt_link *l);
 
 /* Send what can be sent. When the other end is gone the queue is dropped and wfd closed. */
 void zt_link_flush(struct zt_link *l);

@@ -41,7 +41,7 @@ enum zt_frame_type {
         9, /* worker to agent: secret bytes; agent to front end: u32 rank, those; when all
                              ranks have given theirs, down to all workers: a blob of each rank */
     ZT_FRAME_CLOCK = 10,  /* to the agent: nothing; back at once: u32 s since 1970, u32 ns */
-    ZT_FRAME_START = 11,  /* to a process that has joined (rendezvous.h): start an agent */
+    ZT_FRAME_START = 11,  /* to a process that has joined (rendezvous.h): start the agents */
     ZT_FRAME_LEAVE = 12,  /* the same: u32 exit code to leave with */
     ZT_FRAME_LOG = 16,    /* to the front end: u32 rank, u32 zt_log_stream, the line */
     ZT_FRAME_REPORT = 17, /* worker to agent: text; agent to front end: u32 rank, text */

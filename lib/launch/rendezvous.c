@@ -94,7 +94,7 @@ static int read_secret(const char *path, uint8_t *secret, struct zt_err *err)
     if (!rc) {
         int done = EVP_Digest(text, (size_t)n, digest, NULL, EVP_sha256(), NULL);
         ZT_ASSERT(done == 1);
-        memcpy(secret, digest, TCP_SECRET_BYTES);
+        memcpy(secret, digest, ZT_TLS_SECRET_BYTES);
         explicit_bzero(digest, sizeof digest);
     }
     explicit_bzero(text, sizeof text);
@@ -241,15 +241,15 @@ socklen_t zt_meeting_unix(const struct zt_meeting *m, struct sockaddr_storage *o
 }
 
 void zt_meeting_hello(const struct zt_meeting *m, int rank, enum zt_party_kind kind,
-                      struct tcp_hello *out)
+                      struct zt_hello *out)
 {
-    _Static_assert(sizeof out->mesh == ZT_JOB_ID_BYTES, "the id fills that field");
-    memset(out, 0, sizeof *out);
-    memcpy(out->magic, "ztjoin2\n", sizeof out->magic);
-    out->from = rank;
-    out->channel = kind;
-    out->n_nodes = m->world;
-    memcpy(out->mesh, m->id, sizeof out->mesh);
+    _Static_assert(sizeof *out == 8 + 3 * 4 + ZT_JOB_ID_BYTES && sizeof *out <= ZT_TLS_NAME_MAX,
+                   "it has no holes, and may be a name");
+    memcpy(out->magic, "ztjoin3\n", sizeof out->magic);
+    out->rank = rank;
+    out->kind = kind;
+    out->world = m->world;
+    memcpy(out->id, m->id, sizeof out->id);
 }
 
 void zt_meeting_keepalive(int fd)
@@ -263,4 +263,61 @@ void zt_meeting_keepalive(int fd)
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(options); i++)
         (void)setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
+}
+
+/* ---- tickets ---- */
+
+enum { TICKET_MAX_BYTES = 4096 };
+
+static const char ticket_magic[] = "zerotrain ticket 2\n";
+
+void zt_ticket_put(const struct zt_meeting *m, struct zt_str *out)
+{
+    zt_str_puts(out, ticket_magic);
+    zt_put_u32(out, (uint32_t)m->world);
+    zt_put_u32(out, (uint32_t)m->rank);
+    zt_put_u32(out, (uint32_t)m->port);
+    zt_put_u32(out, (uint32_t)(m->limit_s * 1e3));
+    zt_put_blob(out, m->host, strlen(m->host));
+    zt_str_add(out, m->id, sizeof m->id);
+    zt_str_add(out, m->secret, sizeof m->secret);
+}
+
+static int parse_ticket(const struct zt_str *text, struct zt_meeting *out)
+{
+    size_t magic = sizeof ticket_magic - 1, len;
+    if (text->len < magic || memcmp(text->buf, ticket_magic, magic) != 0)
+        return -1;
+    struct zt_cursor c = {(const unsigned char *)text->buf + magic, text->len - magic, false};
+    out->world = (int)zt_get_u32(&c);
+    out->rank = (int)zt_get_u32(&c);
+    out->port = (int)zt_get_u32(&c);
+    out->limit_s = zt_get_u32(&c) * 1e-3;
+    const unsigned char *host = zt_get_blob(&c, &len);
+    const unsigned char *id = zt_get_bytes(&c, sizeof out->id);
+    const unsigned char *secret = zt_get_bytes(&c, sizeof out->secret);
+    if (!zt_cursor_done(&c) || len >= sizeof out->host || out->world < 1)
+        return -1;
+    memcpy(out->host, host, len);
+    memcpy(out->id, id, sizeof out->id);
+    memcpy(out->secret, secret, sizeof out->secret);
+    return 0;
+}
+
+int zt_ticket_read(int fd, struct zt_meeting *out, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    char chunk[1024];
+    ssize_t n;
+    *out = (struct zt_meeting){0};
+    while (text.len <= TICKET_MAX_BYTES && (n = read(fd, chunk, sizeof chunk)) != 0) {
+        if (n < 0 && errno != EINTR)
+            break;
+        zt_str_add(&text, chunk, n > 0 ? (size_t)n : 0);
+    }
+    int bad = parse_ticket(&text, out);
+    if (text.buf)
+        explicit_bzero(text.buf, text.cap);
+    zt_str_release(&text);
+    return bad ? zt_err_set(err, ZT_EINPUT, "no ticket to join with") : 0;
 }

@@ -3,8 +3,8 @@
  * our own srun (srun.h), one on each host. They meet here; from then on it is a job like any other (launch.h).
  *
  *     process of rank 0            is the front end: it listens until all others are there, then closes its ports
- *     first process of each host   connects twice more, for agents, which it starts when it is told to: one that
- *                                  is asked what the host has, and the job's
+ *     first process of each host   starts two agents when it is told to, which connect too: one that is asked what
+ *                                  the host has, and the job's
  *     every other process          holds its connection and waits
  *
  * In the end each leaves with the job's exit code. Agents start all workers, so a process that only waits stands
@@ -14,33 +14,35 @@
  *
  * Where. Inside a host by a Unix socket in the abstract namespace, named after the job's id, whose two ends check
  * that the other is of the same user. Between hosts by TCP at an address and port that all know, which is
- * open until all are there, at that one address. Every connection is proven as tcp_auth.h says, with
- * HELLO.from the rank, .channel the kind of connection, .n_nodes the number of processes and .mesh the job's id:
- * what its processes have in common, and no other job has; by a key of that connection alone (zt_meeting_key()), so
- * there must be no translation of addresses between hosts. Strangers and garbage change nothing; what goes on between
- * hosts afterwards, the environment of workers among it, is neither encrypted nor signed (tcp.h).
+ * open until all are there, at that one address; over it goes TLS under the job's secret (tls.h), so what is said
+ * between hosts, the environment of workers among it, is for the two ends alone, and no other has a say in it.
+ * Who connects says a HELLO first: his rank, the kind of connection, the number of processes and the job's id, which is
+ * what its processes have in common, and no other job has. By the Unix socket that is answered with the same bytes;
+ * with TLS it is the name. Each process and each agent holds a connection of its own and dies for itself: nobody passes
+ * on what another says. Strangers and garbage change nothing.
  *
- * Frames. Up: HELLO, PARTY (who), SIGNAL. Down: HELLO, START (the agent), LEAVE (the exit code), FAIL.
+ * Frames. Up: HELLO, PARTY (who), SIGNAL. Down: HELLO, START (the agents), LEAVE (the exit code), FAIL.
  *
- * Files: rendezvous.c (where, and the secret), rendezvous_listen.c, rendezvous_front.c, rendezvous_member.c.
+ * Files: rendezvous.c (where, and the secret), rendezvous_listen.c, rendezvous_front.c, rendezvous_dial.c,
+ * rendezvous_member.c.
  */
 #ifndef ZT_LAUNCH_RENDEZVOUS_H
 #define ZT_LAUNCH_RENDEZVOUS_H
 
 #include <sys/socket.h>
 
-#include "coll/tcp_auth.h"
 #include "launch/detect.h"
 #include "launch/lines.h"
 #include "launch/link.h"
 
 enum {
-    ZT_JOB_ID_BYTES = 20,       /* as many as tcp_hello.mesh has */
+    ZT_JOB_ID_BYTES = 20,
     ZT_RENDEZVOUS_PORT = 29500, /* where no other is told */
     ZT_RENDEZVOUS_S = 60,
     ZT_PARTY_AGENTS = 2, /* of the first process of a host */
     ZT_HOST_TEXT = 256,
     ZT_CPUS_MAX_BYTES = 1024, /* of an affinity mask */
+    ZT_AGENT_ASTRAY = 3,      /* exit code of an agent that could not join */
 };
 
 /* How the processes of a job find and know each other; the same in all of them but for `rank` and below. */
@@ -48,12 +50,12 @@ struct zt_meeting {
     const char *by; /* who started us, for messages */
     int world;
     uint8_t id[ZT_JOB_ID_BYTES];
-    uint8_t secret[TCP_SECRET_BYTES]; /* zeros: a job of one host, without ZT_JOB_SECRET_FILE */
-    char host[ZT_HOST_TEXT];          /* where rank 0 listens by TCP; "": one host, no TCP */
-    int port;                         /* 0: the system picks one (rank 0) */
-    double limit_s;                   /* how long all may take to come */
-    int rank;                         /* -1: a front end that is none of them */
-    int local_rank;                   /* -1: not known */
+    uint8_t secret[ZT_TLS_SECRET_BYTES]; /* where there is TCP */
+    char host[ZT_HOST_TEXT];             /* where rank 0 listens by TCP; "": one host, no TCP */
+    int port;                            /* 0: the system picks one (rank 0) */
+    double limit_s;                      /* how long all may take to come */
+    int rank;                            /* -1: a front end that is none of them */
+    int local_rank;                      /* -1: not known */
     char towards
         [ZT_HOST_TEXT]; /* another host: rank 0 listens where the route to it starts; "": at `host` */
 };
@@ -83,17 +85,21 @@ int zt_meeting_listen(const struct zt_meeting *m, int *fd, char *address, size_t
 /* "10.0.0.1" or "fd00::1", and the port. False: no IP address. */
 bool zt_ip_text(const struct sockaddr_storage *a, char *buf, size_t buf_bytes, int *port);
 
-/*
- * What both ends sign with: the secret and, between hosts, the addresses and ports of this connection's two ends, so
- * that who passes on what others say proves nothing. role: ours. False: the ends cannot be told.
- */
-bool zt_meeting_key(const struct zt_meeting *m, int fd, enum tcp_role role,
-                    uint8_t key[TCP_SECRET_BYTES]);
-
-/* What is said first, and signed. */
+/* What is said first. Compared as bytes. */
 enum zt_party_kind { ZT_PARTY_PROCESS, ZT_PARTY_AGENT, ZT_N_PARTY_KINDS };
+struct zt_hello {
+    char magic[8];
+    int32_t rank, kind, world;
+    uint8_t id[ZT_JOB_ID_BYTES];
+};
 void zt_meeting_hello(const struct zt_meeting *m, int rank, enum zt_party_kind kind,
-                      struct tcp_hello *out);
+                      struct zt_hello *out);
+
+/* A ticket: all that a process needs to find the meeting and be let in. Secret. */
+void zt_ticket_put(const struct zt_meeting *m, struct zt_str *out);
+
+/* Read one, to the end of the file; blocks. ZT_EINPUT: it is none. `by` is NULL. */
+int zt_ticket_read(int fd, struct zt_meeting *out, struct zt_err *err) ZT_MUST_CHECK;
 
 /* The kernel notices that the other host has gone, in about 12 s. */
 void zt_meeting_keepalive(int fd);
@@ -103,31 +109,32 @@ void zt_meeting_keepalive(int fd);
 /* One of the processes. Rank 0 of a job that is its own front end is there from the beginning. */
 struct zt_party {
     int rank, local_rank;
-    bool told;                       /* PARTY came: what is below is known */
-    char host[ZT_HOST_TEXT];         /* for people; Slurm's name of it where there is one */
-    char host_id[ZT_HOST_TEXT + 80]; /* equal: the same host */
-    char address[80];                /* by which other hosts reach it; "": one host */
-    struct zt_str cpus;              /* bytes of its affinity mask */
-    char *visible;                   /* its CUDA_VISIBLE_DEVICES, or NULL */
-    struct zt_link link;             /* not open: us */
-    int agent_fds[ZT_PARTY_AGENTS];  /* connections for agents; -1: handed on */
-    int n_agents, n_started;         /* that have come; that were handed on */
-    int n_signals;                   /* that it got */
+    bool told;                              /* PARTY came: what is below is known */
+    char host[ZT_HOST_TEXT];                /* for people; Slurm's name of it where there is one */
+    char host_id[ZT_HOST_TEXT + 80];        /* equal: the same host */
+    char address[80];                       /* by which other hosts reach it; "": one host */
+    struct zt_str cpus;                     /* bytes of its affinity mask */
+    char *visible;                          /* its CUDA_VISIBLE_DEVICES, or NULL */
+    struct zt_link link;                    /* not open: us */
+    struct zt_conn agents[ZT_PARTY_AGENTS]; /* their connections; none: handed on */
+    int n_agents, n_taken;                  /* that have come; that were handed on */
+    int n_signals;                          /* that it got */
     bool gone;
 };
 
 struct zt_rendezvous {
     struct zt_meeting m;
-    struct zt_party *v;  /* (m.world) by rank */
-    int unix_fd, tcp_fd; /* -1: closed */
-    char address[80];    /* of this host, as the others reach it; "": one host */
+    struct zt_party *v;     /* (m.world) by rank */
+    int unix_fd, tcp_fd;    /* -1: closed */
+    struct zt_tls_ctx *tls; /* NULL: no TCP */
+    char address[80];       /* of this host, as the others reach it; "": one host */
     int port;
     struct zt_shake *shakes; /* connections that have not proven themselves */
     int n_shakes, n_refused; /* of those refused the last: */
     char refused[160];
 };
 
-/* Listen. The meeting is copied. host: Slurm's name of this one, or NULL. */
+/* Listen. The meeting is copied; r stays where it is. host: Slurm's name of this one, or NULL. */
 int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_rendezvous *r,
                        struct zt_err *err) ZT_MUST_CHECK;
 
@@ -144,11 +151,8 @@ int zt_rendezvous_step(struct zt_rendezvous *r, int ms, struct zt_err *err) ZT_M
 const char *zt_party_name(const struct zt_rendezvous *r, const struct zt_party *p, char *buf,
                           size_t buf_bytes);
 
-/*
- * Tell it to start an agent. Returns the connection to that, which is now the caller's; -1: it has started as
- * many as it can.
- */
-int zt_party_start_agent(struct zt_party *p);
+/* A link to the next of its agents. ZT_EUNSUPPORTED: there is none left. */
+int zt_party_take_agent(struct zt_party *p, struct zt_link *out, struct zt_err *err) ZT_MUST_CHECK;
 
 /* Read once, without blocking: 0: nothing to tell; a signal that it got; ZT_EPEER: it has ended. */
 int zt_party_read(struct zt_party *p);
@@ -156,7 +160,14 @@ int zt_party_read(struct zt_party *p);
 /* Tell all of them to leave with that code, and close. Accepts one that was only zeroed. */
 void zt_rendezvous_leave(struct zt_rendezvous *r, int exit_code);
 
-/* ---- a process that only joins ---- */
+/* ---- who joins ---- */
+
+/*
+ * Until rank 0 is there: by the Unix socket if it is on this host, else by TCP. Blocks. ZT_EPEER: it did not come, or
+ * has another secret.
+ */
+int zt_meeting_dial(const struct zt_meeting *m, enum zt_party_kind kind, struct zt_link *out,
+                    struct zt_err *err) ZT_MUST_CHECK;
 
 /*
  * Join, and wait for the job's end; *exit_code is the job's. ZT_EPEER: rank 0 did not come, does not want us, or is

@@ -23,14 +23,12 @@ enum {
     LEAVE_MS = 2000,
 };
 
+/* Where nobody has proven himself yet. */
 struct zt_shake {
-    int fd;
-    bool local; /* by the Unix socket */
-    bool greeted;
+    struct zt_conn conn; /* no TLS: by the Unix socket, where the kernel has told who it is */
     int64_t since_ns;
-    size_t got;
-    struct tcp_hello hello;
-    uint8_t nonce[TCP_NONCE_BYTES], proof[TCP_PROOF_BYTES];
+    size_t got; /* bytes of its hello */
+    struct zt_hello hello;
 };
 
 /* ---- listening ---- */
@@ -69,6 +67,21 @@ static int listen_unix(struct zt_rendezvous *r, struct zt_err *err)
     return zt_err_errno(err, ZT_ESYS, "a socket for the processes of this host");
 }
 
+/* Who has no business here is sent away before anything is proven. */
+static bool may_come(void *arg, const void *name, size_t bytes)
+{
+    const struct zt_rendezvous *r = arg;
+    struct zt_hello said, ours;
+    if (bytes != sizeof said)
+        return false;
+    memcpy(&said, name, sizeof said);
+    if (said.rank < 0 || said.rank >= r->m.world || said.rank == r->m.rank || said.kind < 0 ||
+        said.kind >= ZT_N_PARTY_KINDS)
+        return false;
+    zt_meeting_hello(&r->m, said.rank, (enum zt_party_kind)said.kind, &ours);
+    return memcmp(&said, &ours, sizeof ours) == 0;
+}
+
 int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_rendezvous *r,
                        struct zt_err *err)
 {
@@ -80,13 +93,15 @@ int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_r
     for (int i = 0; i < m->world; i++) {
         r->v[i].rank = i;
         for (int k = 0; k < ZT_PARTY_AGENTS; k++)
-            r->v[i].agent_fds[k] = -1;
+            r->v[i].agents[k].fd = -1;
     }
     if (m->rank >= 0)
         zt_party_describe(&r->v[m->rank], m->rank, m->local_rank, host);
     int rc = listen_unix(r, err);
     if (!rc && m->host[0])
         rc = zt_meeting_listen(m, &r->tcp_fd, r->address, sizeof r->address, &r->port, err);
+    if (!rc && m->host[0])
+        rc = zt_tls_ctx_create(m->secret, may_come, r, &r->tls, err);
     if (rc)
         zt_rendezvous_leave(r, 0);
     return rc;
@@ -102,9 +117,11 @@ static void close_fd(int *fd)
 static void stop_listening(struct zt_rendezvous *r)
 {
     while (r->n_shakes)
-        close_fd(&r->shakes[--r->n_shakes].fd);
+        zt_conn_close(&r->shakes[--r->n_shakes].conn);
     close_fd(&r->unix_fd);
     close_fd(&r->tcp_fd);
+    zt_tls_ctx_free(r->tls);
+    r->tls = NULL;
 }
 
 /* ---- strangers ---- */
@@ -116,7 +133,7 @@ static int64_t age_ms(const struct zt_shake *s)
 
 static void forget(struct zt_rendezvous *r, int i)
 {
-    close_fd(&r->shakes[i].fd);
+    zt_conn_close(&r->shakes[i].conn);
     r->shakes[i] = r->shakes[--r->n_shakes];
 }
 
@@ -135,6 +152,7 @@ static bool forget_oldest(struct zt_rendezvous *r)
 
 static int accept_all(struct zt_rendezvous *r, int listen_fd, struct zt_err *err)
 {
+    struct zt_err ignored;
     while (listen_fd >= 0 && (r->n_shakes < STRANGERS_MAX || forget_oldest(r))) {
         int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
@@ -145,36 +163,14 @@ static int accept_all(struct zt_rendezvous *r, int listen_fd, struct zt_err *err
         }
         if (fd < 0)
             return 0;
-        bool local = listen_fd == r->unix_fd;
-        if (local && !zt_is_same_user(fd)) {
-            close(fd);
-            continue;
-        }
-        r->shakes[r->n_shakes++] =
-            (struct zt_shake){.fd = fd, .local = local, .since_ns = zt_now_ns()};
+        struct zt_conn conn = {.fd = fd};
+        if (listen_fd == r->unix_fd ? !zt_is_same_user(fd)
+                                    : zt_tls_accept(r->tls, fd, &conn.tls, &ignored) != 0)
+            zt_conn_close(&conn);
+        else
+            r->shakes[r->n_shakes++] = (struct zt_shake){.conn = conn, .since_ns = zt_now_ns()};
     }
     return 0;
-}
-
-/* All that is ever said fits the buffers of a new connection. */
-static bool say(int fd, const void *bytes, size_t n)
-{
-    return send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n;
-}
-
-static bool greet(const struct zt_rendezvous *r, struct zt_shake *s)
-{
-    struct zt_err ignored;
-    struct tcp_hello ours;
-    const struct tcp_hello *h = &s->hello;
-    if (h->from < 0 || h->from >= r->m.world || h->from == r->m.rank || h->channel < 0 ||
-        h->channel >= ZT_N_PARTY_KINDS)
-        return false;
-    zt_meeting_hello(&r->m, h->from, (enum zt_party_kind)h->channel, &ours);
-    memcpy(ours.nonce, h->nonce, sizeof ours.nonce);
-    s->greeted = memcmp(&ours, h, sizeof ours) == 0;
-    return s->greeted && zt_tcp_nonce(s->nonce, &ignored) == 0 &&
-           say(s->fd, s->nonce, sizeof s->nonce);
 }
 
 /* False: not by IP. */
@@ -190,23 +186,53 @@ static bool peer_text(int fd, char *buf, size_t buf_bytes)
 static void note_refused(struct zt_rendezvous *r, const struct zt_shake *s)
 {
     char text[80];
-    if (!peer_text(s->fd, text, sizeof text))
-        snprintf(text, sizeof text, "this host");
+    size_t bytes;
+    struct zt_hello said;
+    const void *name = zt_tls_name(s->conn.tls, &bytes);
+    if (bytes != sizeof said) /* not somebody of this job */
+        return;
+    if (!peer_text(s->conn.fd, text, sizeof text))
+        snprintf(text, sizeof text, "an address that is gone");
+    memcpy(&said, name, sizeof said);
     r->n_refused++;
-    snprintf(r->refused, sizeof r->refused, "who said to be rank %d, from %s", s->hello.from, text);
+    snprintf(r->refused, sizeof r->refused, "who said to be rank %d, from %s", said.rank, text);
+}
+
+/* As far as it goes. ZT_TLS_PROVEN: s->hello comes from our user, or from who has the secret. */
+static enum zt_tls_state go_on(struct zt_rendezvous *r, struct zt_shake *s)
+{
+    const int fd = s->conn.fd;
+    size_t bytes;
+    if (s->conn.tls) {
+        enum zt_tls_state state = zt_tls_handshake(s->conn.tls);
+        if (state == ZT_TLS_OTHER_SECRET)
+            note_refused(r, s);
+        if (state == ZT_TLS_PROVEN)
+            memcpy(&s->hello, zt_tls_name(s->conn.tls, &bytes), sizeof s->hello);
+        return state;
+    }
+    ssize_t n = recv(fd, (char *)&s->hello + s->got, sizeof s->hello - s->got, 0);
+    if (n <= 0)
+        return n < 0 && (errno == EAGAIN || errno == EINTR) ? ZT_TLS_GOING_ON : ZT_TLS_FAILED;
+    s->got += (size_t)n;
+    if (s->got < sizeof s->hello)
+        return ZT_TLS_GOING_ON;
+    /* The answer fits the buffers of a new connection. */
+    return may_come(r, &s->hello, sizeof s->hello) &&
+                   send(fd, &s->hello, sizeof s->hello, MSG_NOSIGNAL) == sizeof s->hello
+               ? ZT_TLS_PROVEN
+               : ZT_TLS_FAILED;
 }
 
 /* ---- those who have proven themselves ---- */
 
 /* To be let in no more, and told why. */
-static void turn_away(int fd, const char *why)
+static void turn_away(struct zt_conn *conn, const char *why)
 {
     struct zt_link link = {0};
     struct zt_err ignored;
-    if (zt_link_open(&link, fd, fd, &ignored)) {
-        close(fd);
+    if (zt_link_open_conn(&link, conn, &ignored))
         return;
-    }
     size_t at = zt_frame_begin(&link.out, ZT_FRAME_FAIL);
     zt_put_u32(&link.out, (uint32_t)ZT_EINPUT);
     zt_str_puts(&link.out, why);
@@ -218,66 +244,41 @@ static void turn_away(int fd, const char *why)
 /* The connection is ours now; it may have come twice. */
 static int let_in(struct zt_rendezvous *r, struct zt_shake *s, struct zt_err *err)
 {
-    struct zt_party *p = &r->v[s->hello.from];
-    const int fd = s->fd;
-    s->fd = -1;
-    if (s->hello.channel == ZT_PARTY_AGENT ? p->n_agents == ZT_PARTY_AGENTS : p->link.open) {
+    struct zt_party *p = &r->v[s->hello.rank];
+    struct zt_conn conn = s->conn;
+    s->conn = (struct zt_conn){.fd = -1};
+    const bool agent = s->hello.kind == ZT_PARTY_AGENT;
+    if (agent ? p->n_agents == ZT_PARTY_AGENTS : p->link.open) {
         char why[160];
         snprintf(
             why, sizeof why,
             "there is a rank %d already: two jobs with the same MASTER_PORT? Give each its own",
             p->rank);
-        turn_away(fd, why);
+        turn_away(&conn, why);
         return 0;
     }
-    if (!s->local)
-        zt_meeting_keepalive(fd);
-    if (s->hello.channel == ZT_PARTY_AGENT) {
-        p->agent_fds[p->n_agents++] = fd;
+    if (conn.tls)
+        zt_meeting_keepalive(conn.fd);
+    if (agent) {
+        p->agents[p->n_agents++] = conn;
         return 0;
     }
-    if (s->local || !peer_text(fd, p->address, sizeof p->address))
+    if (!conn.tls || !peer_text(conn.fd, p->address, sizeof p->address))
         /* nodes of Slurm may share a machine */
         snprintf(p->address, sizeof p->address, "%s", r->address);
-    int rc = zt_link_open(&p->link, fd, fd, err);
-    if (rc)
-        close(fd);
-    else
+    int rc = zt_link_open_conn(&p->link, &conn, err);
+    if (!rc)
         zt_link_flush(&p->link);
     return rc;
 }
 
-/* Read what there is, up to what is awaited. False: done with it, one way or the other. */
+/* False: done with it, one way or the other. */
 static bool advance(struct zt_rendezvous *r, struct zt_shake *s, int *rc, struct zt_err *err)
 {
-    for (;;) {
-        void *to = s->greeted ? (void *)s->proof : (void *)&s->hello;
-        size_t want = s->greeted ? sizeof s->proof : sizeof s->hello;
-        ssize_t n = recv(s->fd, (char *)to + s->got, want - s->got, 0);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
-            return true;
-        if (n <= 0)
-            return false;
-        s->got += (size_t)n;
-        if (s->got < want)
-            continue;
-        s->got = 0;
-        if (!s->greeted) {
-            if (!greet(r, s))
-                return false;
-            continue;
-        }
-        uint8_t key[TCP_SECRET_BYTES];
-        if (!zt_meeting_key(&r->m, s->fd, TCP_LISTENS, key) ||
-            !zt_tcp_proves(key, TCP_DIALS, &s->hello, s->nonce, s->proof)) {
-            note_refused(r, s);
-            return false;
-        }
-        zt_tcp_prove(key, TCP_LISTENS, &s->hello, s->nonce, s->proof);
-        if (say(s->fd, s->proof, sizeof s->proof))
-            *rc = let_in(r, s, err);
-        return false;
-    }
+    const enum zt_tls_state state = go_on(r, s);
+    if (state == ZT_TLS_PROVEN)
+        *rc = let_in(r, s, err);
+    return state == ZT_TLS_GOING_ON;
 }
 
 /* ---- frames ---- */
@@ -309,6 +310,9 @@ static int on_party(struct zt_party *p, struct zt_cursor c, struct zt_err *err)
     }
     p->local_rank = (int)local;
     p->told = true;
+    if (p->local_rank <= 0)
+        zt_frame_put(&p->link.out, ZT_FRAME_START, NULL, 0);
+    zt_link_flush(&p->link);
     return 0;
 }
 
@@ -361,7 +365,7 @@ static int read_party(struct zt_party *p, struct zt_err *err)
             return rc;
         got = zt_link_read(&p->link);
     } while (got > 0);
-    return got ? zt_err_set(err, ZT_EPEER, "it has ended") : 0;
+    return got ? zt_err_set(err, ZT_EPEER, "it has ended%s", zt_link_end(&p->link)) : 0;
 }
 
 int zt_party_read(struct zt_party *p)
@@ -409,8 +413,11 @@ static void fill_polls(const struct zt_rendezvous *r, struct pollfd *p)
     bool room = r->n_shakes < STRANGERS_MAX;
     p[0] = (struct pollfd){.fd = room ? r->unix_fd : -1, .events = POLLIN};
     p[1] = (struct pollfd){.fd = room ? r->tcp_fd : -1, .events = POLLIN};
-    for (int i = 0; i < STRANGERS_MAX; i++)
-        p[2 + i] = (struct pollfd){.fd = i < r->n_shakes ? r->shakes[i].fd : -1, .events = POLLIN};
+    for (int i = 0; i < STRANGERS_MAX; i++) {
+        const struct zt_conn *c = &r->shakes[i].conn;
+        p[2 + i] = (struct pollfd){.fd = i < r->n_shakes ? c->fd : -1,
+                                   .events = c->tls ? zt_tls_events(c->tls) : POLLIN};
+    }
     for (int i = 0; i < r->m.world; i++)
         p[2 + STRANGERS_MAX + i] =
             (struct pollfd){.fd = r->v[i].link.open ? r->v[i].link.rfd : -1, .events = POLLIN};
@@ -481,15 +488,11 @@ int zt_rendezvous_wait(struct zt_rendezvous *r, struct zt_err *err)
 
 /* ---- afterwards ---- */
 
-int zt_party_start_agent(struct zt_party *p)
+int zt_party_take_agent(struct zt_party *p, struct zt_link *out, struct zt_err *err)
 {
-    if (p->n_started == p->n_agents)
-        return -1;
-    int fd = p->agent_fds[p->n_started];
-    p->agent_fds[p->n_started++] = -1;
-    zt_frame_put(&p->link.out, ZT_FRAME_START, NULL, 0);
-    zt_link_flush(&p->link);
-    return fd;
+    if (p->n_taken == p->n_agents)
+        return zt_err_set(err, ZT_EUNSUPPORTED, "%s has no other agent", p->host);
+    return zt_link_open_conn(out, &p->agents[p->n_taken++], err);
 }
 
 /* Their queues are empty but for what is said here, so it goes out at once; a stopped process may miss it. */
@@ -508,7 +511,7 @@ void zt_rendezvous_leave(struct zt_rendezvous *r, int exit_code)
         }
         zt_link_close(&p->link);
         for (int k = 0; k < ZT_PARTY_AGENTS; k++)
-            close_fd(&p->agent_fds[k]);
+            zt_conn_close(&p->agents[k]);
         zt_str_release(&p->cpus);
         free(p->visible);
     }

@@ -4,8 +4,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <unistd.h>
 
 #include "coll/tcp.h"
@@ -27,42 +25,6 @@ bool zt_ip_text(const struct sockaddr_storage *a, char *buf, size_t buf_bytes, i
         return false;
     *port = (int)n;
     return true;
-}
-
-/* "10.0.0.1 29500 "; the scope of a link-local address is each host's own. */
-static bool put_end(const struct sockaddr_storage *end, struct zt_str *out)
-{
-    char text[80];
-    int port;
-    if (!zt_ip_text(end, text, sizeof text, &port))
-        return false;
-    zt_str_printf(out, "%.*s %d ", (int)strcspn(text, "%"), text, port);
-    return true;
-}
-
-bool zt_meeting_key(const struct zt_meeting *m, int fd, enum tcp_role role,
-                    uint8_t key[TCP_SECRET_BYTES])
-{
-    struct sockaddr_storage ours = {0}, theirs = {0};
-    socklen_t n_ours = sizeof ours, n_theirs = sizeof theirs;
-    struct zt_str ends = {0};
-    unsigned len = 0;
-    if (getsockname(fd, (struct sockaddr *)&ours, &n_ours) ||
-        getpeername(fd, (struct sockaddr *)&theirs, &n_theirs))
-        return false;
-    memcpy(key, m->secret, TCP_SECRET_BYTES);
-    if (ours.ss_family == AF_UNIX)
-        return true;
-    const bool dials = role == TCP_DIALS;
-    const bool told =
-        put_end(dials ? &ours : &theirs, &ends) && put_end(dials ? &theirs : &ours, &ends);
-    if (told) {
-        const unsigned char *done = HMAC(EVP_sha256(), m->secret, TCP_SECRET_BYTES,
-                                         (const unsigned char *)ends.buf, ends.len, key, &len);
-        ZT_ASSERT(done && len == TCP_SECRET_BYTES);
-    }
-    zt_str_release(&ends);
-    return told;
 }
 
 static void set_port(struct sockaddr_storage *a, int port)

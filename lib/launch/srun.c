@@ -15,13 +15,10 @@
 #include "launch/supervisor.h"
 
 enum {
-    TICKET_MAX_BYTES = 4096,
     STEP_MS = 50,
     END_MS = 10 * 1000, /* srun has this long to see its tasks end, */
     TERM_MS = 3000,     /* and this long to end when told to */
 };
-
-static const char ticket_magic[] = "zerotrain ticket 1\n";
 
 const char *const *zt_srun_argv(const char *program, const char *const *hosts, int n_hosts,
                                 struct zt_arena *arena)
@@ -57,68 +54,34 @@ const char *const *zt_srun_argv(const char *program, const char *const *hosts, i
 
 static int send_ticket(int sock, const struct zt_rendezvous *r, struct zt_err *err)
 {
+    struct zt_meeting m = r->m;
     struct zt_str text = {0};
-    zt_str_puts(&text, ticket_magic);
-    zt_put_u32(&text, (uint32_t)r->m.world);
-    zt_put_u32(&text, (uint32_t)r->port);
-    zt_put_u32(&text, (uint32_t)r->m.limit_s);
-    zt_put_blob(&text, r->address, strlen(r->address));
-    zt_str_add(&text, r->m.id, sizeof r->m.id);
-    zt_str_add(&text, r->m.secret, sizeof r->m.secret);
+    snprintf(m.host, sizeof m.host, "%s", r->address);
+    m.port = r->port;
+    zt_ticket_put(&m, &text);
     /* A new socket takes as much at once. */
     int rc = send(sock, text.buf, text.len, MSG_NOSIGNAL) == (ssize_t)text.len
                  ? 0
                  : zt_err_errno(err, ZT_ESYS, "srun does not read its input");
     explicit_bzero(text.buf, text.cap);
+    explicit_bzero(&m, sizeof m);
     zt_str_release(&text);
     shutdown(sock, SHUT_WR);
     return rc;
 }
 
-static int parse_ticket(const struct zt_str *text, struct zt_meeting *out)
-{
-    size_t magic = sizeof ticket_magic - 1, len;
-    if (text->len < magic || memcmp(text->buf, ticket_magic, magic) != 0)
-        return -1;
-    struct zt_cursor c = {(const unsigned char *)text->buf + magic, text->len - magic, false};
-    out->world = (int)zt_get_u32(&c);
-    out->port = (int)zt_get_u32(&c);
-    out->limit_s = zt_get_u32(&c);
-    const unsigned char *host = zt_get_blob(&c, &len);
-    const unsigned char *id = zt_get_bytes(&c, sizeof out->id);
-    const unsigned char *secret = zt_get_bytes(&c, sizeof out->secret);
-    if (!zt_cursor_done(&c) || len >= sizeof out->host || out->world < 1)
-        return -1;
-    memcpy(out->host, host, len);
-    memcpy(out->id, id, sizeof out->id);
-    memcpy(out->secret, secret, sizeof out->secret);
-    return 0;
-}
-
 int zt_srun_read_ticket(int fd, struct zt_meeting *out, const char **host, struct zt_err *err)
 {
-    struct zt_str text = {0};
-    char chunk[1024];
-    ssize_t n;
     int64_t task;
-    *out = (struct zt_meeting){.by = "srun"};
-    while (text.len <= TICKET_MAX_BYTES && (n = read(fd, chunk, sizeof chunk)) != 0) {
-        if (n < 0 && errno != EINTR)
-            break;
-        zt_str_add(&text, chunk, n > 0 ? (size_t)n : 0);
-    }
-    int bad = parse_ticket(&text, out);
-    if (text.buf)
-        explicit_bzero(text.buf, text.cap);
-    zt_str_release(&text);
     const char *number = getenv("SLURM_PROCID");
     *host = getenv("SLURMD_NODENAME");
-    if (bad)
+    if (zt_ticket_read(fd, out, err))
         return zt_err_set(err, ZT_EINPUT,
                           "`member` is started by zerotrain --launcher=slurm, not "
                           "by hand");
     if (!*host || !number || !zt_parse_i64(number, &task) || task < 0 || task >= out->world)
         return zt_err_set(err, ZT_EINPUT, "srun has not set SLURM_PROCID and SLURMD_NODENAME");
+    out->by = "srun";
     out->rank = (int)task;
     return 0;
 }

@@ -146,7 +146,7 @@ int main(int argc, char **argv)
     struct zt_err err;
     int64_t n = MAX_HOSTS;
     if (argc == 2 && strcmp(argv[1], "agent") == 0)
-        return zt_agent_main(&err);
+        return zt_agent_main(false, &err);
     if (no_sshd()) {
         printf("skip bench_start: %s\n", no_sshd());
         return 0;

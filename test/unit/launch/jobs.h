@@ -228,7 +228,7 @@ static inline int agent_main(void)
         puts("Welcome! You have mail.");
         fflush(stdout);
     }
-    int rc = zt_agent_main(&err);
+    int rc = zt_agent_main(false, &err);
     if (err.msg[0])
         fprintf(stderr, "%s\n", err.msg);
     return rc;
