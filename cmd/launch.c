@@ -185,6 +185,7 @@ static int run(struct options *o, struct zt_launch_result *result, struct zt_err
         flush(o->launch.sink.ctx);
         sig = cmd_restart_wait(wait_s);
     } while (!sig);
+    cmd_restart_end(&o->restart);
     if (sig) {
         result->exit_code = 128 + sig;
         snprintf(result->summary, sizeof result->summary,

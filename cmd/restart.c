@@ -33,9 +33,15 @@ void cmd_restart_begin(struct cmd_restart *r)
     if (r->max == 0)
         return;
     ending_signals(&set);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    pthread_sigmask(SIG_BLOCK, &set, &r->before);
     if (getrandom(random, sizeof random, 0) == sizeof random) /* else each host trusts us */
         snprintf(r->name, sizeof r->name, "zt-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+}
+
+void cmd_restart_end(const struct cmd_restart *r)
+{
+    if (r->max > 0)
+        pthread_sigmask(SIG_SETMASK, &r->before, NULL);
 }
 
 int cmd_restart_wait(double wait_s)
@@ -225,8 +231,6 @@ bool cmd_restart_leave_out(struct cmd_restart *r, const struct zt_launch_result 
 void cmd_restart_settings(struct cmd_restart *r, const char *resume,
                           const struct zt_recipe_batch *batch, int ranks, struct cmd_options *o)
 {
-    if (!r->own_set.items)
-        r->own_set = o->set;
     o->set = r->own_set;
     if (resume)
         cmd_list_add(&o->arena, &o->set,

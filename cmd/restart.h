@@ -20,10 +20,12 @@
 #ifndef ZT_CMD_RESTART_H
 #define ZT_CMD_RESTART_H
 
+#include <signal.h>
+
 #include "cmd.h"
 #include "devices.h"
 
-/* Zero-initialised but for max is the state before the first attempt. */
+/* Zero-initialised but for max and own_set is the state before the first attempt. */
 struct cmd_restart {
     int max, used;
     bool any_code;       /* the program is not ours: its exit codes mean nothing to us */
@@ -32,7 +34,8 @@ struct cmd_restart {
     int64_t gives_up_ns; /* when hosts have been waited for long enough */
     char culprit[256];   /* the host or rank that failed the last time; "": none was to blame */
     char name[40];       /* of the job, for its agents */
-    struct zt_str_list own_set; /* o->set as it was given */
+    sigset_t before;     /* signals that were blocked */
+    struct zt_str_list own_set; /* settings as they were given; launch has none */
 };
 
 /*
@@ -40,6 +43,9 @@ struct cmd_restart {
  * comes between two attempts is seen by cmd_restart_wait() or by the next one.
  */
 void cmd_restart_begin(struct cmd_restart *r);
+
+/* After the last attempt: these signals end us again, also when nobody reads what is left to say. */
+void cmd_restart_end(const struct cmd_restart *r);
 
 /*
  * What zt_launch_run() returned, and gave: does the job begin again? Then *wait_s is after how long, and `say`

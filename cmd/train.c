@@ -486,6 +486,7 @@ static int start_and_wait(struct job *j)
     }
     print_start(j);
     j->restart.max = j->o.max_restarts;
+    j->restart.own_set = j->o.set;
     j->batch = j->r->batch;
     j->first_ranks = j->n_ranks = j->dev.n_workers;
     j->o.lost.batch = j->batch.train;
@@ -495,6 +496,7 @@ static int start_and_wait(struct job *j)
         end.said = false;
         launch(j, &end);
     } while (begin_again(j, &end));
+    cmd_restart_end(&j->restart);
     const int code = finish(j, &end);
     display_release(&j->display);
     return code;
