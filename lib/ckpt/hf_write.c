@@ -361,39 +361,43 @@ static void remove_leftovers(struct writing *w, const char *parent, const char *
         closedir(d);
 }
 
-static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
+static const char *parent_of(struct writing *w, const char *dir)
 {
     const char *slash = strrchr(dir, '/');
-    const char *parent = !slash ? "."
-                         : slash == dir
-                             ? "/"
-                             : zt_arena_printf(&w->arena, "%.*s", (int)(slash - dir), dir);
-    int rc = zt_make_dirs(parent, err);
-    if (!rc) {
-        remove_leftovers(w, parent, dir, TEMP);
-        if (mkdir(w->dir, 0777))
-            rc = zt_err_errno(err, ZT_EIO, "%s: mkdir", w->dir);
-    }
-    if (rc)
-        return rc;
-    w->lock = lock_folder(w->dir);
-    rc = write_weights(w, err);
+    if (!slash)
+        return ".";
+    return slash == dir ? "/" : zt_arena_printf(&w->arena, "%.*s", (int)(slash - dir), dir);
+}
+
+/* All that belongs into the temporary folder, on the disk. */
+static int fill_folder(struct writing *w, struct zt_err *err)
+{
+    int rc = write_weights(w, err);
     if (!rc)
         rc = copy_companions(w, err);
     if (!rc)
         rc = write_config(w, err);
+    return rc ? rc : zt_fsync_dir(w->dir, err);
+}
+
+static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
+{
+    const char *parent = parent_of(w, dir), *old;
+    int rc = zt_make_dirs(parent, err);
+    if (rc)
+        return rc;
+    remove_leftovers(w, parent, dir, TEMP);
+    if (mkdir(w->dir, 0777))
+        return zt_err_errno(err, ZT_EIO, "%s: mkdir", w->dir);
+    w->lock = lock_folder(w->dir);
+    rc = fill_folder(w, err);
     if (!rc)
-        rc = zt_fsync_dir(w->dir, err);
+        rc = take_name(w, dir, &old, err);
     if (rc) {
         discard(w->dir);
         return rc;
     }
-    const char *old;
-    rc = take_name(w, dir, &old, err);
-    if (rc)
-        discard(w->dir);
-    else
-        rc = zt_fsync_dir(parent, err); /* before what was there is gone */
+    rc = zt_fsync_dir(parent, err); /* before what was there is gone */
     if (!rc && old)
         rc = zt_ckpt_remove(old, err);
     if (!rc) /* until now such a one may have been all that there was */

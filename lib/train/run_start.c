@@ -62,29 +62,29 @@ int zt_run_set_up_plan(struct zt_run *run, struct zt_err *err)
     return rc ? rc : zt_run_check_fit(run->r, env, run->plan, err);
 }
 
+static struct zt_feed feed_of(const struct zt_run *run, const struct zt_dataset *data, int accum,
+                              int64_t micro, int64_t end)
+{
+    return (struct zt_feed){.data = data,
+                            .rank = run->env->rank,
+                            .world = run->env->world,
+                            .accum = accum,
+                            .micro = micro,
+                            .seq_len = run->plan->cfg.seq_len,
+                            .end = end};
+}
+
 int zt_run_set_up_data(struct zt_run *run, struct zt_err *err)
 {
     const struct zt_plan_config *cfg = &run->plan->cfg;
     int rc = zt_run_data_open(run->r, &run->data, err);
     if (rc)
         return rc;
-    run->feed_train = (struct zt_feed){run->data.train,
-                                       run->env->rank,
-                                       run->env->world,
-                                       cfg->accum,
-                                       cfg->micro_batch,
-                                       cfg->seq_len,
-                                       zt_run_data_end(run->r, &run->data),
-                                       0};
+    run->feed_train = feed_of(run, run->data.train, cfg->accum, cfg->micro_batch,
+                              zt_run_data_end(run->r, &run->data));
     if (run->data.val)
-        run->feed_eval = (struct zt_feed){run->data.val,
-                                          run->env->rank,
-                                          run->env->world,
-                                          1,
-                                          cfg->eval_micro_batch,
-                                          cfg->seq_len,
-                                          zt_dataset_samples(run->data.val),
-                                          0};
+        run->feed_eval = feed_of(run, run->data.val, 1, cfg->eval_micro_batch,
+                                 zt_dataset_samples(run->data.val));
     return 0;
 }
 
