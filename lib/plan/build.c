@@ -36,12 +36,13 @@ int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg
     if (rc)
         return rc;
     zt_plan_arrange(p);
+    zt_plan_ledger(p);
+    zt_plan_unfold(p);
     rc = zt_verify(p, err);
     if (rc) {
         zt_plan_free(p);
         return rc;
     }
-    zt_plan_ledger(p);
     *out = p;
     return 0;
 }

@@ -94,6 +94,7 @@ struct zt_emit {
     struct zt_seg_units *seg;      /* (n_segments) */
     struct zt_unit_state *units;   /* (n_units) */
     int lowest;                    /* first segment with anything to train: backward ends there */
+    int n_listed; /* micro-batches of the train program that are listed: all, or those of a fold */
     struct zt_batch_bufs train_batch, eval_batch, sample_batch;
     int step, count, vote, record, request, result;
     int eval_record, eval_result, logits_result;

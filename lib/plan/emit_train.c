@@ -1,4 +1,5 @@
 #include "plan/emit.h"
+#include "plan/passes.h"
 
 /*
  * The train step:
@@ -10,6 +11,14 @@
  * their fetches. UPDATEs (emit_update.c) go in forward order, so that the next step can start behind the
  * first.
  */
+
+/*
+ * A fold (fold.c) lists the first micro-batch, which differs from the next in what is prefetched, two
+ * periods that are alike, and the last; one or more in front while the two are not alike. A period is of two
+ * micro-batches, so that what is still being reduced of one does not lie where the next needs it: with
+ * one, steps bound by the network take up to a tenth longer. So many micro-batches are not worth folding.
+ */
+enum { PERIOD = 2, MIN_LISTED = 2 + 2 * PERIOD, MAX_LISTED = 8 };
 
 /* The type-converted copy of a gradient that REDUCE sends. */
 static void emit_cast(struct zt_emit *e, int u, int mb)
@@ -201,13 +210,15 @@ static void emit_decision(struct zt_emit *e)
 
 /*
  * Forward then backward of every micro-batch, each run of blocks made again before its backward; returns
- * the number of steps. Backward stops where nothing below is trained.
+ * the number of steps. Backward stops where nothing below is trained. Of a folded program all micro-batches
+ * between the last two listed are left out.
  */
 static int list_steps(const struct zt_emit *e, struct zt_step *steps)
 {
     const struct zt_model *m = e->p->model;
     int n = 0;
-    for (int mb = 0; mb < e->p->cfg.accum; mb++) {
+    for (int i = 0; i < e->n_listed; i++) {
+        const int mb = i < e->n_listed - 1 ? i : e->p->cfg.accum - 1;
         for (int s = 0; s < m->n_segments; s++)
             if (!m->segments[s].fused_backward)
                 steps[n++] = (struct zt_step){.segment = s, .mb = mb};
@@ -221,14 +232,12 @@ static int list_steps(const struct zt_emit *e, struct zt_step *steps)
     return n;
 }
 
-void zt_emit_train(struct zt_emit *e)
+/* Rows of all steps; where the last micro-batch listed begins, a period before and two: begin[]. */
+static void emit_steps(struct zt_emit *e, struct zt_step *steps, int begin[3])
 {
     const struct zt_plan *p = e->p;
-    zt_emit_begin(e, ZT_PROG_TRAIN, p->cfg.micro_batch, true);
-    struct zt_step *steps = zt_arena_alloc(
-        &e->scratch, ZT_N_PASSES * (size_t)p->model->n_segments * (size_t)p->cfg.accum,
-        sizeof *steps);
     const int n_steps = list_steps(e, steps);
+    int left = e->n_listed - 1; /* micro-batches behind this one */
     struct zt_gathers gathers;
     zt_gathers_plan(e, steps, n_steps, &gathers);
     struct zt_compute c = zt_compute_new(e, &e->train_batch, true);
@@ -237,6 +246,11 @@ void zt_emit_train(struct zt_emit *e)
     c.loss_begin = (size_t)p->n_partials * sizeof(struct zt_norm_partial);
     for (int j = 0; j < n_steps; j++) {
         const struct zt_step *s = &steps[j];
+        if (j > 0 && s->mb != steps[j - 1].mb && --left % PERIOD == 0) {
+            begin[0] = begin[1];
+            begin[1] = begin[2];
+            begin[2] = e->prog->n_ops;
+        }
         zt_emit_gathers(e, steps, j, &gathers);
         zt_emit_pass(e, &c, s, &gathers);
         zt_emit_releases(e, s, j, &gathers);
@@ -244,11 +258,49 @@ void zt_emit_train(struct zt_emit *e)
             reduce_units(e, s->segment, s->mb);
     }
     zt_gathers_release(&gathers);
+}
 
+/* The program with the first `n_listed` - 1 micro-batches and the last; false: the others are not like them. */
+static bool emit_listed(struct zt_emit *e, int n_listed)
+{
+    struct zt_plan *p = e->p;
+    const size_t n_segments = (size_t)p->model->n_segments;
+    int begin[3] = {0};
+    e->n_listed = n_listed;
+    zt_emit_begin(e, ZT_PROG_TRAIN, p->cfg.micro_batch, true);
+    emit_steps(e,
+               zt_arena_alloc(&e->scratch, ZT_N_PASSES * n_segments * (size_t)n_listed,
+                              sizeof(struct zt_step)),
+               begin);
     emit_decision(e);
     zt_emit_load_batch(e, &e->train_batch);
     zt_emit_count(e);
     zt_emit_updates(e);
     zt_emit_op(e, ZT_OP_STEP, ZT_ST_COMPUTE, -1, -1, -1);
     zt_emit_whole(e, ZT_R_STEP, ZT_READ | ZT_WRITE, e->step);
+    return n_listed == p->cfg.accum ||
+           zt_fold(p, begin, PERIOD, (p->cfg.accum - n_listed) / PERIOD);
+}
+
+/* Begin again: nothing of the program is written. */
+static void drop_rows(struct zt_emit *e, int n_bufs, const struct zt_unit_state *units)
+{
+    e->prog->n_ops = e->prog->n_accesses = 0;
+    e->p->n_bufs = n_bufs;
+    memcpy(e->units, units, (size_t)e->p->n_units * sizeof *units);
+}
+
+void zt_emit_train(struct zt_emit *e)
+{
+    const int n_bufs = e->p->n_bufs, accum = e->p->cfg.accum;
+    const size_t n_units = (size_t)e->p->n_units;
+    struct zt_unit_state *units = zt_arena_alloc(&e->scratch, n_units, sizeof *units);
+    memcpy(units, e->units, n_units * sizeof *units);
+    if (accum > MAX_LISTED)
+        for (int n = MIN_LISTED + accum % PERIOD; n <= MAX_LISTED; n += PERIOD) {
+            if (emit_listed(e, n))
+                return;
+            drop_rows(e, n_bufs, units);
+        }
+    emit_listed(e, accum);
 }

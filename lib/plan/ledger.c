@@ -1,5 +1,7 @@
 #include "plan/plan.h"
 
+#include "plan/passes.h"
+
 /*
  * The ledger counts what the arenas hold at the fullest op of all programs: live buffers by
  * category, then the padding and alignment inside them, then what packing leaves between them.
@@ -130,9 +132,10 @@ void zt_plan_ledger(struct zt_plan *p)
     l->flops = 0;
     for (int i = 0; i < train->n_ops; i++) {
         const struct zt_op *op = &train->ops[i];
-        l->sent[op->kind] += op->bytes_sent;
+        const double times = zt_fold_times(p, ZT_PROG_TRAIN, i);
+        l->sent[op->kind] += times * op->bytes_sent;
         if (op->cost_kind == ZT_COST_FLOP)
-            l->flops += op->cost;
+            l->flops += times * op->cost;
     }
     l->model_flops = model_flops(p);
     const double frozen = frozen_elems(p), e = (double)zt_dtype_bytes(p->cfg.dtype);

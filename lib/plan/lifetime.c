@@ -274,7 +274,7 @@ static void widen_by_profile(const struct zt_plan *p, enum zt_program_kind k,
     double *start = zt_xcalloc(n * n_runs, sizeof *start);
     double *finish = zt_xcalloc(n * n_runs, sizeof *finish);
     zt_durations(p, k, p->cfg.profile, SLACK, dur);
-    zt_run_list(prog, &windowed, dur, n_runs, start, finish);
+    zt_run_list(prog, &ZT_NO_FOLD, &windowed, dur, n_runs, start, finish);
     widen_by_schedule(p, k, start + run * n, finish + run * n, life);
     zt_wait_list_release(&windowed);
     free(dur);
@@ -315,6 +315,20 @@ static void widen_by_beats(const struct zt_plan *p, enum zt_program_kind k, stru
     free(second_beat);
 }
 
+/* What follows one another in a chain has one place (fold.c): none may outlive the beginning of the next. */
+static void keep_apart(const struct zt_plan *p, enum zt_program_kind k, struct zt_life *life)
+{
+    const int n_ops = p->programs[k].n_ops;
+    for (int b = 0; b < p->fold.n_bufs; b++) {
+        if (!zt_is_transient(&p->bufs[b], k) || !zt_fold_is_first(&p->fold, b))
+            continue;
+        int i = b;
+        for (int next; (next = zt_fold_next(&p->fold, i)) >= 0; i = next)
+            life[i].hi = ZT_MIN(life[i].hi, life[next].lo - 1);
+        life[i].hi = ZT_MIN(life[i].hi, life[b].lo + n_ops - 1);
+    }
+}
+
 void zt_lifetimes_by_waits(const struct zt_plan *p, enum zt_program_kind k,
                            const struct zt_wait_list *unlimited, int backlog, struct zt_life *out)
 {
@@ -323,6 +337,7 @@ void zt_lifetimes_by_waits(const struct zt_plan *p, enum zt_program_kind k,
         widen_by_profile(p, k, unlimited, backlog, out);
     else
         widen_by_beats(p, k, out);
+    keep_apart(p, k, out);
 }
 
 void zt_lifetimes_widened(const struct zt_plan *p, enum zt_program_kind k, int backlog,

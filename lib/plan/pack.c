@@ -10,10 +10,12 @@
  * tried, then repairs, until one is near the bound of live bytes.
  */
 
+/* A buffer or, of a folded program, all of a chain: they have one place. */
 struct item {
     size_t bytes;
-    struct zt_life life;
-    int buf;
+    int first_life, n_lives; /* in order */
+    int lo, length;          /* where it begins; how many ops it is alive at */
+    int buf;                 /* the first of them */
 };
 
 struct placed {
@@ -28,18 +30,13 @@ static int compare_sizes(double a, double b)
     return (a < b) - (a > b); /* larger first */
 }
 
-static int length(const struct item *x)
-{
-    return x->life.hi - x->life.lo + 1;
-}
-
 /*
  * Ties are broken by position in the program, then by buffer: the result depends on nothing else.
  */
 static int compare_ties(const struct item *x, const struct item *y)
 {
-    if (x->life.lo != y->life.lo)
-        return x->life.lo < y->life.lo ? -1 : 1;
+    if (x->lo != y->lo)
+        return x->lo < y->lo ? -1 : 1;
     return (x->buf > y->buf) - (x->buf < y->buf);
 }
 
@@ -53,14 +50,14 @@ static int by_bytes(const void *a, const void *b)
 static int by_area(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
-    int c = compare_sizes((double)x->bytes * length(x), (double)y->bytes * length(y));
+    int c = compare_sizes((double)x->bytes * x->length, (double)y->bytes * y->length);
     return c ? c : compare_ties(x, y);
 }
 
 static int by_length(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
-    int c = compare_sizes(length(x), length(y));
+    int c = compare_sizes(x->length, y->length);
     return c ? c : by_bytes(a, b);
 }
 
@@ -70,14 +67,22 @@ static bool meet(struct zt_life a, struct zt_life b, int n)
     return (a.lo <= b.hi && b.lo <= a.hi) || a.lo <= b.hi - n || b.lo <= a.hi - n;
 }
 
+static bool meet_any(struct zt_life a, const struct zt_life *lives, int n_lives, int n)
+{
+    bool any = false;
+    for (int i = 0; i < n_lives; i++)
+        any |= meet(a, lives[i], n);
+    return any;
+}
+
 /* Where to put `it` among the buffers placed, sorted by offset: the first gap, or the smallest. */
 static size_t choose_offset(const struct placed *placed, int n_placed, const struct item *it,
-                            int n_ops, bool smallest_gap)
+                            const struct zt_life *lives, int n_ops, bool smallest_gap)
 {
     size_t cursor = 0, offset = 0, best_gap = SIZE_MAX;
     for (int i = 0; i < n_placed; i++) {
         const struct placed *q = &placed[i];
-        if (q->end <= cursor || !meet(q->life, it->life, n_ops))
+        if (q->end <= cursor || !meet_any(q->life, lives, it->n_lives, n_ops))
             continue;
         if (q->begin > cursor && q->begin - cursor >= it->bytes && q->begin - cursor < best_gap) {
             offset = cursor;
@@ -108,7 +113,8 @@ static void insert(struct placed *placed, int n_placed, struct placed q)
 struct packing {
     struct zt_plan *p;
     struct item *items;
-    int n, n_ops;
+    struct zt_life *lives; /* (n_lives) of the items */
+    int n, n_lives, n_ops;
     size_t base, bound; /* where transients begin; no packing is lower than base + bound */
     size_t best;        /* peak above the base of the offsets kept; SIZE_MAX: none yet */
     struct placed *placed;
@@ -118,12 +124,15 @@ struct packing {
 /* Place the items in their order, all below the best peak: the first that fails, or n. */
 static int place(struct packing *k, bool smallest_gap)
 {
+    int n_placed = 0;
     for (int i = 0; i < k->n; i++) {
         const struct item *it = &k->items[i];
-        size_t at = choose_offset(k->placed, i, it, k->n_ops, smallest_gap);
+        const struct zt_life *lives = k->lives + it->first_life;
+        size_t at = choose_offset(k->placed, n_placed, it, lives, k->n_ops, smallest_gap);
         if (at + it->bytes >= k->best)
             return i;
-        insert(k->placed, i, (struct placed){at, at + it->bytes, it->life});
+        for (int j = 0; j < it->n_lives; j++)
+            insert(k->placed, n_placed++, (struct placed){at, at + it->bytes, lives[j]});
         k->offsets[i] = at;
     }
     return k->n;
@@ -133,7 +142,8 @@ static void keep(struct packing *k)
 {
     k->best = 0;
     for (int i = 0; i < k->n; i++) {
-        k->p->bufs[k->items[i].buf].offset = k->base + k->offsets[i];
+        for (int b = k->items[i].buf; b >= 0; b = zt_fold_next(&k->p->fold, b))
+            k->p->bufs[b].offset = k->base + k->offsets[i];
         k->best = ZT_MAX(k->best, k->offsets[i] + k->items[i].bytes);
     }
 }
@@ -151,7 +161,7 @@ static bool good_enough(const struct packing *k)
 static void repair(struct packing *k)
 {
     enum { MAX_TRIES = 32, MAX_TESTS = 1 << 25 };
-    int64_t tests = (int64_t)k->n * k->n / 2; /* of one try */
+    int64_t tests = (int64_t)k->n * k->n_lives / 2; /* of one try */
     qsort(k->items, k->n, sizeof *k->items, by_bytes);
     for (int t = 0; t < MAX_TRIES && t * tests < MAX_TESTS && !good_enough(k); t++) {
         int failed = place(k, true);
@@ -169,7 +179,7 @@ static void pack_items(struct packing *k)
 {
     static int (*const orders[N_ORDERS])(const void *, const void *) = {by_bytes, by_area,
                                                                         by_length};
-    k->placed = zt_xcalloc(k->n, sizeof *k->placed);
+    k->placed = zt_xcalloc(k->n_lives, sizeof *k->placed);
     k->offsets = zt_xcalloc(k->n, sizeof *k->offsets);
     for (int t = 0; t < 2 * N_ORDERS && !good_enough(k); t++) {
         qsort(k->items, k->n, sizeof *k->items, orders[t / 2]);
@@ -181,13 +191,31 @@ static void pack_items(struct packing *k)
     free(k->offsets);
 }
 
+/* Add the buffer and what has its place, if it is the first of them. */
+static void add_item(struct packing *k, int buf, const struct zt_life *life)
+{
+    const struct zt_fold *fold = &k->p->fold;
+    struct item it = {
+        .bytes = k->p->bufs[buf].bytes, .first_life = k->n_lives, .lo = life[buf].lo, .buf = buf};
+    if (!zt_fold_is_first(fold, buf))
+        return;
+    for (int b = buf; b >= 0; b = zt_fold_next(fold, b)) {
+        k->lives[k->n_lives++] = life[b];
+        it.length += life[b].hi - life[b].lo + 1;
+        it.n_lives++;
+    }
+    k->items[k->n++] = it;
+}
+
 void zt_pack(struct zt_plan *p, enum zt_program_kind k, const struct zt_life *life,
              const size_t base[ZT_N_ARENAS], size_t peak[ZT_N_ARENAS])
 {
-    struct item *items = zt_xcalloc(p->n_bufs, sizeof *items);
+    struct packing packing = {.p = p, .n_ops = p->programs[k].n_ops};
+    packing.items = zt_xcalloc(p->n_bufs, sizeof *packing.items);
+    packing.lives = zt_xcalloc(p->n_bufs, sizeof *packing.lives);
     for (int arena = 0; arena < ZT_N_ARENAS; arena++) {
         size_t persistent = 0;
-        int n = 0;
+        packing.n = packing.n_lives = 0;
         for (int b = 0; b < p->n_bufs; b++) {
             struct zt_buf *buf = &p->bufs[b];
             if (buf->arena != (enum zt_arena_id)arena)
@@ -195,20 +223,17 @@ void zt_pack(struct zt_plan *p, enum zt_program_kind k, const struct zt_life *li
             if (buf->program < 0)
                 persistent += buf->bytes;
             else if (zt_is_transient(buf, k) && life[b].hi >= life[b].lo)
-                items[n++] = (struct item){buf->bytes, life[b], b};
+                add_item(&packing, b, life);
         }
         peak[arena] = ZT_MAX(peak[arena], base[arena]);
-        if (!n)
+        if (!packing.n)
             continue;
-        struct packing packing = {.p = p,
-                                  .items = items,
-                                  .n = n,
-                                  .n_ops = p->programs[k].n_ops,
-                                  .base = base[arena],
-                                  .bound = zt_live_bound(p, k, life, arena) - persistent,
-                                  .best = SIZE_MAX};
+        packing.base = base[arena];
+        packing.bound = zt_live_bound(p, k, life, arena) - persistent;
+        packing.best = SIZE_MAX;
         pack_items(&packing);
         peak[arena] = ZT_MAX(peak[arena], base[arena] + packing.best);
     }
-    free(items);
+    free(packing.items);
+    free(packing.lives);
 }

@@ -30,6 +30,32 @@ static inline bool zt_is_transient(const struct zt_buf *b, enum zt_program_kind 
     return b->program == (int)k;
 }
 
+/*
+ * Fold the train program if the rows [begin[1], begin[2]) are like [begin[0], begin[1]), and so are their
+ * buffers; does nothing and returns false if not.
+ */
+bool zt_fold(struct zt_plan *p, const int begin[3], int period, int n_repeats);
+
+#define ZT_NO_FOLD ((struct zt_fold){0})
+
+/* The buffer that is at the same place one micro-batch on; -1: none. */
+static inline int zt_fold_next(const struct zt_fold *f, int buf)
+{
+    return f->n_repeats > 0 && buf < f->n_bufs ? f->next[buf] : -1;
+}
+
+static inline bool zt_fold_is_first(const struct zt_fold *f, int buf)
+{
+    return f->n_repeats == 0 || buf >= f->n_bufs || f->prev[buf] < 0;
+}
+
+/* How often a row runs in a step. */
+static inline int zt_fold_times(const struct zt_plan *p, enum zt_program_kind k, int op)
+{
+    const struct zt_fold *f = &p->fold;
+    return k == ZT_PROG_TRAIN && op >= f->begin && op < f->end ? 1 + f->n_repeats : 1;
+}
+
 /* Lists are written op by op: begin, then for each op its waits, then close it. */
 void zt_wait_list_begin(struct zt_wait_list *l, int n_ops);
 void zt_wait_list_add(struct zt_wait_list *l, struct zt_wait w);
@@ -52,9 +78,13 @@ void zt_lifetimes_by_waits(const struct zt_plan *p, enum zt_program_kind k,
 void zt_durations(const struct zt_plan *p, enum zt_program_kind k, const struct zt_profile *profile,
                   double slack, double *out);
 
-/* Start and finish of every op in `n_runs` runs one after another, (n_runs * n_ops) out. */
-void zt_run_list(const struct zt_program *prog, const struct zt_wait_list *waits,
-                 const double *duration_s, int n_runs, double *start_s, double *finish_s);
+/*
+ * Start and finish of every op in `n_runs` runs one after another, (n_runs * n_ops) out; of a row that stands
+ * for many, of the last of them.
+ */
+void zt_run_list(const struct zt_program *prog, const struct zt_fold *fold,
+                 const struct zt_wait_list *waits, const double *duration_s, int n_runs,
+                 double *start_s, double *finish_s);
 
 /* "BACKWARD h.3 mb 0 (op 17 on compute)" for messages; returns buf. */
 const char *zt_op_text(const struct zt_plan *p, enum zt_program_kind k, int op, char *buf,

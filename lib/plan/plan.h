@@ -6,12 +6,13 @@
  * offsets in a few *arenas* (ops.h). It is made from a model, a configuration and (rank, mesh) alone;
  * no device is needed.
  *
- *     zt_plan_build:  units -> emission -> lifetimes -> packing -> hazards -> verifier -> ledger
+ *     zt_plan_build:  units -> emission -> lifetimes -> packing -> hazards -> ledger -> verifier
  *
  *   ops.h       streams, units, buffers, and the table of rows with their operands
  *   units.c     tensors -> units with aligned slices
  *   emit*.c     the rows; the stage table is in emit.c and nowhere else; emit_save.c: checkpoints
  *   gather.c    prefetch window of stage 3
+ *   fold.c      many micro-batches planned by a few of them, and made whole
  *   lifetime.c  when each transient is live, widened by a simulated schedule
  *   pack.c      offsets
  *   hazard.c    waits, pruned with vector clocks
@@ -136,6 +137,18 @@ struct zt_ledger {
  */
 enum { ZT_OUTSIDE_BYTES = 20 * 1000 * 1000 };
 
+/*
+ * Planning with a few micro-batches of many (fold.c). The rows [begin, end) of the train program stand for
+ * 1 + n_repeats micro-batches in a row; [before, begin) are those of the one before, which is like them.
+ */
+struct zt_fold {
+    int n_repeats; /* 0: every micro-batch is listed */
+    int period;    /* micro-batches */
+    int before, begin, end;
+    int n_bufs;
+    const int *next, *prev; /* (n_bufs) the buffer of the next and the last micro-batch; -1: none */
+};
+
 struct zt_plan {
     struct zt_arena arena; /* holds everything below but the model */
     const struct zt_model *model;
@@ -150,6 +163,7 @@ struct zt_plan {
     struct zt_buf *bufs; /* persistent ones first */
     size_t bufs_cap;
     struct zt_program programs[ZT_N_PROGRAMS]; /* n_ops 0: not there */
+    struct zt_fold fold;                       /* until the program is whole */
     struct zt_ledger ledger;
 };
 
@@ -190,7 +204,10 @@ int zt_plan_create(const struct zt_model *model, const struct zt_plan_config *cf
  */
 void zt_plan_units(struct zt_plan *p);
 
-/* Emit all programs of the configuration (offsets and waits not set). */
+/*
+ * Emit all programs of the configuration (offsets and waits not set); folded where micro-batches are many
+ * and alike.
+ */
 int zt_plan_emit(struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
 
 /*
@@ -201,6 +218,9 @@ int zt_plan_emit(struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
 int zt_plan_outline(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
                     struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
 void zt_plan_arrange(struct zt_plan *p);
+
+/* An arranged plan's train program made whole, with its waits; without effect where nothing is folded. */
+void zt_plan_unfold(struct zt_plan *p);
 
 /*
  * Offsets of the persistent buffers, one after the other from 0 in each arena; their ends in base.
