@@ -210,6 +210,14 @@ int cmd_hosts_left(const struct cmd_options *o)
     return n;
 }
 
+const char *cmd_hosts_name(const struct cmd_nodes *nodes, int node)
+{
+    int rank = 0;
+    for (int i = 0; i < node; i++)
+        rank += nodes->v[i].n_workers;
+    return nodes->host_of[rank];
+}
+
 int cmd_hosts_count(struct cmd_options *o)
 {
     struct zt_hosts h = {0};

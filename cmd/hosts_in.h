@@ -14,6 +14,9 @@ int cmd_hosts_train(struct cmd_options *o);
 /* Of a hostfile: how many slots there are without o->lost.hosts. */
 int cmd_hosts_left(const struct cmd_options *o);
 
+/* The name of a node, as the hostfile calls it. */
+const char *cmd_hosts_name(const struct cmd_nodes *nodes, int node);
+
 /* Before planning: the ranks of all hosts go into o->num_gpus, those of the host with most into o->nodes.most. */
 int cmd_hosts_count(struct cmd_options *o);
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "hosts_in.h"
+#include "launch/supervisor.h"
 
 enum {
     LONGEST_WAIT_S = 30,
@@ -15,24 +16,13 @@ enum {
 
 /* ---- signals ---- */
 
-static void ending_signals(sigset_t *set)
-{
-    struct sigaction hup;
-    sigemptyset(set);
-    sigaddset(set, SIGINT);
-    sigaddset(set, SIGTERM);
-    sigaddset(set, SIGUSR1);
-    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN) /* nohup */
-        sigaddset(set, SIGHUP);
-}
-
 void cmd_restart_begin(struct cmd_restart *r)
 {
     uint64_t random[2] = {0, 0};
     sigset_t set;
     if (r->max == 0)
         return;
-    ending_signals(&set);
+    zt_ending_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, &r->before);
     if (getrandom(random, sizeof random, 0) == sizeof random) /* else each host trusts us */
         snprintf(r->name, sizeof r->name, "zt-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
@@ -49,7 +39,7 @@ int cmd_restart_wait(double wait_s)
     const int64_t end_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
     int64_t left_ns;
     sigset_t set;
-    ending_signals(&set);
+    zt_ending_signals(&set);
     do {
         left_ns = ZT_MAX(end_ns - zt_now_ns(), 0);
         const struct timespec t = {left_ns / 1000000000, left_ns % 1000000000};
@@ -131,14 +121,6 @@ static bool twice_in_a_row(struct cmd_restart *r, const char *name)
     return again;
 }
 
-static const char *host_of(const struct cmd_nodes *nodes, int node)
-{
-    int rank = 0;
-    for (int i = 0; i < node; i++)
-        rank += nodes->v[i].n_workers;
-    return nodes->host_of[rank];
-}
-
 /* `again`: the host whose ranks failed first is the one of the last time. */
 static bool is_left_out(const struct zt_launch_result *res, int node, bool again)
 {
@@ -157,7 +139,7 @@ static bool leave_out_hosts(struct cmd_restart *r, const struct zt_launch_result
     int n_out = 0;
     for (int i = 0; i < nodes->n; i++)
         if (res->node_end[i] == ZT_NODE_RANK)
-            failed = host_of(nodes, i);
+            failed = cmd_hosts_name(nodes, i);
     const bool again = twice_in_a_row(r, failed);
     for (int i = 0; i < nodes->n; i++)
         n_out += is_left_out(res, i, again);
@@ -166,9 +148,9 @@ static bool leave_out_hosts(struct cmd_restart *r, const struct zt_launch_result
     for (int i = 0; i < nodes->n; i++) {
         if (!is_left_out(res, i, again))
             continue;
-        cmd_list_add(&o->arena, &o->lost.hosts, host_of(nodes, i));
+        cmd_list_add(&o->arena, &o->lost.hosts, cmd_hosts_name(nodes, i));
         zt_str_printf(say, "%s%s is left out from now on: %s", say->len ? "\n" : "",
-                      host_of(nodes, i), why[res->node_end[i]]);
+                      cmd_hosts_name(nodes, i), why[res->node_end[i]]);
     }
     return n_out > 0;
 }

@@ -10,20 +10,29 @@
 
 #include "base/clock.h"
 
-int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err)
+void zt_ending_signals(sigset_t *set)
 {
-    static const int handled[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE, SIGTSTP};
-    struct sigaction sa;
-    sigset_t mask;
-    sigemptyset(&mask);
-    for (size_t i = 0; i < ZT_ARRAY_LEN(handled); i++)
-        sigaddset(&mask, handled[i]);
+    struct sigaction hup;
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGUSR1);
     /*
      * Ignored hang-ups mean nohup. An ignored SIGINT means less: every shell script ignores it for
      * its background jobs, and who sends it then means us.
      */
-    if (sigaction(SIGHUP, NULL, &sa) == 0 && sa.sa_handler != SIG_IGN)
-        sigaddset(&mask, SIGHUP);
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN)
+        sigaddset(set, SIGHUP);
+}
+
+int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err)
+{
+    static const int others[] = {SIGCHLD, SIGPIPE, SIGTSTP};
+    struct sigaction sa;
+    sigset_t mask;
+    zt_ending_signals(&mask);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(others); i++)
+        sigaddset(&mask, others[i]);
     s->sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
     if (s->sig_fd < 0)
         return zt_err_errno(err, ZT_ESYS, "signalfd");

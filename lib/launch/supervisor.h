@@ -21,6 +21,9 @@ struct zt_supervisor {
 int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err) ZT_MUST_CHECK;
 void zt_supervisor_release(struct zt_supervisor *s);
 
+/* The signals that tell a front end to end: SIGINT, SIGTERM, SIGUSR1, and SIGHUP unless it is ignored (nohup). */
+void zt_ending_signals(sigset_t *set);
+
 /*
  * After an agent that died before it could end its workers: they died with it, but not what they had
  * started; that hangs below us now and is killed.
