@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include "launch/detect.h"
-#include "launch/srun.h"
+#include "launch/rendezvous.h"
+#include "slurm.h"
 
 static int failed(const struct zt_err *err)
 {
@@ -189,10 +190,21 @@ int cmd_join(struct cmd_options *o, bool *done)
     return code;
 }
 
+const char *cmd_join_again(const struct cmd_options *o)
+{
+    if (strcmp(o->joined->m.by, "srun") == 0)
+        return "srun has started processes on several hosts, and does not start them again; leave "
+               "srun out: `zerotrain --launcher=slurm` in the allocation does";
+    if (strcmp(o->joined->m.by, "torchrun") == 0)
+        return "torchrun has started processes on several hosts, and only it can start them again: "
+               "give torchrun its --max-restarts, and zerotrain --resume=auto";
+    return "mpirun has started processes on several hosts, and does not start them again: give "
+           "--resume=auto, and run it again when it has failed";
+}
+
 void cmd_join_leave(struct cmd_options *o, int exit_code)
 {
+    cmd_slurm_end(o, exit_code);
     if (o->joined)
         zt_rendezvous_leave(o->joined, exit_code);
-    if (o->srun)
-        zt_srun_end(o->srun);
 }

@@ -11,6 +11,9 @@
  */
 int cmd_join(struct cmd_options *o, bool *done);
 
+/* Of several hosts: that only the launcher begins such a job again, and how, for a person. */
+const char *cmd_join_again(const struct cmd_options *o);
+
 /* After all that rank 0 does: the others leave with its exit code. */
 void cmd_join_leave(struct cmd_options *o, int exit_code);
 

@@ -219,11 +219,19 @@ static void srun_said(void *ctx, const char *text)
 /* With --launcher=slurm. 0, or an exit code after a message. */
 static int start_srun(struct job *j)
 {
+    struct zt_launch_result result;
     struct zt_err err = {0};
-    int sig, rc = cmd_slurm_start(&j->o, srun_said, j, &sig, &err);
-    if (rc)
-        cmd_error("%s", err.msg);
-    return sig ? 128 + sig : rc ? zt_exit_code(rc) : 0;
+    int rc = cmd_slurm_start(&j->o, srun_said, j, &result, &err);
+    if (!rc)
+        return 0;
+    cmd_error("%s", err.msg);
+    return cmd_slurm_exit_code(rc, &result);
+}
+
+/* Pre-empted while nothing runs: the newest checkpoint is what there is. */
+static int code_between(int code)
+{
+    return code == 128 + SIGTERM || code == 128 + SIGUSR1 ? ZT_EXIT_PREEMPTED : code;
 }
 
 static void launch(struct job *j, struct outcome *end)
@@ -259,13 +267,17 @@ static void launch(struct job *j, struct outcome *end)
                  .tick = display_tick,
                  .flush = display_flush},
     };
-    int sig;
-    end->rc = cmd_slurm_start(&j->o, srun_said, j, &sig, &end->err);
-    opts.joined = j->o.joined;
-    opts.srun = j->o.srun;
-    if (!end->rc)
+    end->rc = cmd_slurm_start(&j->o, srun_said, j, &end->result, &end->err);
+    if (end->rc) {
+        end->code = cmd_slurm_exit_code(end->rc, &end->result);
+        if (j->restart.started)
+            end->code = code_between(end->code);
+    } else {
+        opts.joined = j->o.joined;
+        opts.srun = j->o.srun;
         end->rc = zt_launch_run(&opts, &end->result, &end->err);
-    end->code = sig ? 128 + sig : end->rc ? zt_exit_code(end->rc) : end->result.exit_code;
+        end->code = end->rc ? zt_exit_code(end->rc) : end->result.exit_code;
+    }
     zt_str_release(&recipe);
 }
 
@@ -320,11 +332,8 @@ static int check_restarts(const struct job *j)
             "--max_restarts=%d: the recipe has no checkpoint.dir, so there is nothing to go on "
             "from: give a folder for checkpoints, and checkpoint.every_steps or every_minutes",
             j->o.max_restarts);
-    else if (j->o.max_restarts && j->o.nodes.n && (j->o.joined || cmd_by_slurm(&j->o)))
-        cmd_error(
-            "--max_restarts=%d: not with several hosts that srun, mpirun or torchrun reach; use "
-            "what they have for it (sbatch --requeue, torchrun --max-restarts)",
-            j->o.max_restarts);
+    else if (j->o.max_restarts && j->o.nodes.n && j->o.joined && !j->o.srun)
+        cmd_error("--max_restarts=%d: %s", j->o.max_restarts, cmd_join_again(&j->o));
     else
         return 0;
     return ZT_EXIT_USAGE;
@@ -347,12 +356,6 @@ static bool goes_on_waiting(void *ctx, const char *who, double left_s)
     return j->told == 0;
 }
 
-/* Pre-empted while nothing runs: the newest checkpoint is what there is. */
-static int code_between(int code)
-{
-    return code == 128 + SIGTERM || code == 128 + SIGUSR1 ? ZT_EXIT_PREEMPTED : code;
-}
-
 static int told_between(int sig)
 {
     cmd_error("ended by signal %d (%s) before it began again", sig, strsignal(sig));
@@ -366,7 +369,7 @@ static int set_up(struct job *j)
     int code = cmd_hosts_train(&j->o);
     if (!code && !j->first_ranks)
         code = find_env(j);
-    if (!code && strcmp(j->o.device, "cpu") != 0) /* its hosts are asked for their GPUs */
+    if (!code && strcmp(j->o.device, "cpu") != 0 && !j->o.n_asked) /* hosts, for their GPUs */
         code = start_srun(j);
     if (!code)
         code = cmd_pick_devices(&j->o, &j->env, &j->dev);
@@ -443,6 +446,7 @@ static bool begin_again(struct job *j, struct outcome *end)
     j->begun = j->begun || (j->display.started && has_saved(j));
     if (!cmd_restart_again(&j->restart, end->rc, &end->result, &wait_s, &end->next))
         return false;
+    cmd_slurm_end(&j->o, end->code);
     display_settle(&j->display);
     cmd_error("%s", why(end));
     const bool changed =

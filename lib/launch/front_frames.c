@@ -16,8 +16,8 @@ static char *claim_of(const struct front_node *n, struct zt_arena *arena)
     const char *name = n->f->opts->name;
     if (!name)
         return NULL;
-    return n->ssh ? zt_arena_printf(arena, "%s %s", name, n->ssh->host)
-                  : zt_arena_printf(arena, "%s %d", name, n->index);
+    return n->ssh || n->party ? zt_arena_printf(arena, "%s %s", name, n->host)
+                              : zt_arena_printf(arena, "%s %d", name, n->index);
 }
 
 static struct zt_nodes nodes_of(const struct front_node *n, struct zt_arena *arena)

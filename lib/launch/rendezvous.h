@@ -132,6 +132,7 @@ struct zt_rendezvous {
     struct zt_shake *shakes; /* connections that have not proven themselves */
     int n_shakes, n_refused; /* of those refused the last: */
     char refused[160];
+    int told; /* a signal that one of them got while others came; 0: none did */
 };
 
 /* Listen. The meeting is copied; r stays where it is. host: Slurm's name of this one, or NULL. */

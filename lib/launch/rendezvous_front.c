@@ -439,9 +439,9 @@ static int read_parties(struct zt_rendezvous *r, struct zt_err *err)
         struct zt_party *p = &r->v[i];
         char name[ZT_HOST_TEXT + 64];
         int rc = p->link.open ? read_party(p, err) : 0;
-        if (rc > 0) /* it waits for us: what it was told we are told too */
-            continue;
-        if (rc)
+        if (rc > 0) /* where we are one of them, we are told too */
+            r->told = rc;
+        if (rc < 0)
             return zt_err_wrap(err, "%s", zt_party_name(r, p, name, sizeof name));
     }
     return 0;

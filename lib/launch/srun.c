@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -12,11 +13,13 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "hosts/hosts.h"
 #include "launch/supervisor.h"
 
 enum {
     STEP_MS = 50,
     END_MS = 10 * 1000, /* srun has this long to see its tasks end, */
+    LOST_MS = 1000,     /* this long where it will not, */
     TERM_MS = 3000,     /* and this long to end when told to */
 };
 
@@ -29,7 +32,9 @@ const char *const *zt_srun_argv(const char *program, const char *const *hosts, i
         "--overlap", /* also where a batch script or another step holds the CPUs */
         "--cpu-bind=none",
         "--mpi=none",
-        "--kill-on-bad-exit=1",
+        "--kill-on-bad-exit=0", /* others may still tell that they are well; we end them */
+        "--wait=0",
+        "--no-kill", /* nor when a host dies */
         "--input=all",
         "--export=PATH,HOME,USER,LOGNAME,LANG,LD_LIBRARY_PATH",
     };
@@ -88,10 +93,65 @@ int zt_srun_read_ticket(int fd, struct zt_meeting *out, const char **host, struc
 
 /* ---- srun ---- */
 
+static int find_host(const struct zt_srun *s, const char *name)
+{
+    int i = 0;
+    while (i < s->n_hosts && strcasecmp(s->hosts[i], name) != 0)
+        i++;
+    return i;
+}
+
+static int count(const struct zt_srun *s, enum zt_srun_host state)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_hosts; i++)
+        n += s->state[i] == state;
+    return n;
+}
+
+static void note_failed(struct zt_srun *s, const char *list, const char *end)
+{
+    struct zt_hosts failed = {0};
+    struct zt_err ignored;
+    char text[sizeof s->why];
+    snprintf(text, sizeof text, "%.*s", (int)(end - list), list);
+    if (zt_hosts_of_nodelist(text, &failed, &ignored) == 0)
+        for (int i = 0; i < failed.n; i++) {
+            const int k = find_host(s, failed.v[i].name);
+            if (k < s->n_hosts && s->state[k] == ZT_SRUN_AWAITED)
+                s->state[k] = ZT_SRUN_FAILED;
+        }
+    zt_hosts_release(&failed);
+}
+
+/*
+ * "srun: error: n[2-3]: tasks 1-2: Exited with exit code 2"
+ * "srun: error: Task launch for StepId=5.0 failed on node n2: Communication connection failure"
+ * "srun: Job step aborted: Waiting up to 12 seconds for job step to finish."
+ */
+static void understand(struct zt_srun *s, const char *line)
+{
+    static const char prefix[] = "srun: error: ", where[] = " failed on node ";
+    const char *launch = strstr(line, where), *task = strstr(line, ": task");
+    s->aborts = s->aborts || strncmp(line, "srun: Job step aborted", 22) == 0;
+    if (!s->hosts || s->aborts || strncmp(line, prefix, sizeof prefix - 1) != 0)
+        return;
+    if (launch) {
+        launch += sizeof where - 1;
+        note_failed(s, launch, launch + strcspn(launch, ":"));
+    } else if (task) {
+        note_failed(s, line + sizeof prefix - 1, task);
+    }
+}
+
 static void on_line(void *ctx, const char *line, size_t len)
 {
     struct zt_srun *s = ctx;
-    snprintf(s->last, sizeof s->last, "%.*s", (int)ZT_MIN(len, sizeof s->last), line);
+    char text[sizeof s->why];
+    snprintf(text, sizeof text, "%.*s", (int)ZT_MIN(len, sizeof text), line);
+    if (!strstr(s->why, "error:"))
+        memcpy(s->why, text, sizeof text);
+    understand(s, text);
     s->say(s->ctx, line, len);
 }
 
@@ -147,19 +207,38 @@ static int explain_end(struct zt_srun *s, struct zt_err *err)
         return zt_err_set(err, ZT_ESYS, "srun was ended by signal %d (%s)", WTERMSIG(s->status),
                           strsignal(WTERMSIG(s->status)));
     return zt_err_set(err, ZT_ESYS, "srun ended with exit code %d before all hosts had joined%s%s",
-                      WEXITSTATUS(s->status), s->last[0] ? ": " : "", s->last);
+                      WEXITSTATUS(s->status), s->why[0] ? ": " : "", s->why);
 }
 
-static int missing(const struct zt_rendezvous *r, struct zt_err *err)
+static int missing(const struct zt_srun *s, const struct zt_rendezvous *r, struct zt_err *err)
 {
-    int n = 0;
-    for (int i = 0; i < r->m.world; i++)
-        n += r->v[i].told;
     return zt_err_set(
         err, ZT_EPEER,
         "%d of %d hosts have joined within %g s (ZT_JOIN_SECONDS): does `srun --overlap "
         "-N%d hostname` work here, and may those hosts connect to %s?",
-        n, r->m.world, r->m.limit_s, r->m.world, r->address);
+        count(s, ZT_SRUN_CAME), s->n_hosts, r->m.limit_s, s->n_hosts, r->address);
+}
+
+/* The others have come, but there is nobody to wait for. */
+static int some_ended(const struct zt_srun *s, struct zt_err *err)
+{
+    struct zt_str names = {0};
+    for (int i = 0; i < s->n_hosts; i++)
+        if (s->state[i] == ZT_SRUN_FAILED)
+            zt_str_printf(&names, "%s%s", names.len ? ", " : "", s->hosts[i]);
+    zt_err_set(err, ZT_EPEER, "%d of %d hosts have joined, but zerotrain has ended on %.300s: %s",
+               count(s, ZT_SRUN_CAME), s->n_hosts, names.buf, s->why);
+    zt_str_release(&names);
+    return ZT_EPEER;
+}
+
+static void note_who_came(struct zt_srun *s, const struct zt_rendezvous *r)
+{
+    for (int i = 0; i < r->m.world; i++) {
+        const int k = r->v[i].told ? find_host(s, r->v[i].host) : s->n_hosts;
+        if (k < s->n_hosts)
+            s->state[k] = ZT_SRUN_CAME;
+    }
 }
 
 /* Until all are there, srun ends, time is up, or somebody tells us to end. */
@@ -171,27 +250,26 @@ static int gather(struct zt_srun *s, struct zt_rendezvous *r, int sig_fd, int *s
     for (;;) {
         int rc = zt_rendezvous_step(r, STEP_MS, err);
         zt_srun_read(s);
+        note_who_came(s, r);
+        *sig = read(sig_fd, &si, sizeof si) == sizeof si ? (int)si.ssi_signo : r->told;
+        if (*sig) /* before what may follow from it */
+            return zt_err_set(err, ZT_EPEER, "stopped by signal %d (%s) while hosts joined", *sig,
+                              strsignal(*sig));
         if (rc)
             return rc < 0 ? rc : 0;
         if (has_ended(s))
             return explain_end(s, err);
-        if (read(sig_fd, &si, sizeof si) == sizeof si) {
-            *sig = (int)si.ssi_signo;
-            return zt_err_set(err, ZT_EPEER, "stopped by signal %d (%s) while hosts joined", *sig,
-                              strsignal(*sig));
-        }
+        if (count(s, ZT_SRUN_FAILED) && !count(s, ZT_SRUN_AWAITED))
+            return some_ended(s, err);
         if (zt_now_ns() > end_ns)
-            return missing(r, err);
+            return missing(s, r, err);
     }
 }
 
 static int with_signals(struct zt_srun *s, struct zt_rendezvous *r, int *sig, struct zt_err *err)
 {
     sigset_t mask, before;
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGINT);
-    sigaddset(&mask, SIGTERM);
-    sigaddset(&mask, SIGHUP);
+    zt_ending_signals(&mask);
     int sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
     if (sig_fd < 0)
         return zt_err_errno(err, ZT_ESYS, "signalfd");
@@ -215,11 +293,16 @@ static int make_meeting(int n_hosts, const char *towards, double limit_s, struct
 }
 
 int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hosts, int n_hosts,
-                  const char *towards, double limit_s, struct zt_rendezvous *r, int *sig,
-                  struct zt_err *err)
+                  const char *towards, double limit_s, struct zt_rendezvous *r,
+                  enum zt_srun_host *state, int *sig, struct zt_err *err)
 {
     struct zt_arena arena = {0};
     struct zt_meeting m;
+    memset(state, 0, (size_t)n_hosts * sizeof *state);
+    *sig = 0;
+    s->hosts = hosts;
+    s->n_hosts = n_hosts;
+    s->state = state;
     s->sock = s->err_fd = -1;
     int rc = make_meeting(n_hosts, towards, limit_s, &m, err);
     if (!rc)
@@ -233,11 +316,12 @@ int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hos
     if (!rc)
         rc = with_signals(s, r, sig, err);
     zt_arena_release(&arena);
+    s->hosts = NULL;
     if (rc) {
         zt_rendezvous_leave(r, 1);
         if (s->pid)
             kill(s->pid, SIGTERM);
-        zt_srun_end(s);
+        zt_srun_end(s, false);
     }
     return rc;
 }
@@ -259,12 +343,12 @@ static void say_nothing(void *ctx, const char *line, size_t len)
     (void)ctx, (void)line, (void)len;
 }
 
-void zt_srun_end(struct zt_srun *s)
+void zt_srun_end(struct zt_srun *s, bool some_lost)
 {
     if (!s->say)
         return;
     s->say = say_nothing; /* that its tasks have ended, and with which code */
-    if (!wait_for_end(s, END_MS)) {
+    if (!wait_for_end(s, some_lost ? LOST_MS : END_MS)) {
         kill(s->pid, SIGTERM); /* it ends its tasks */
         if (!wait_for_end(s, TERM_MS)) {
             kill(s->pid, SIGKILL);

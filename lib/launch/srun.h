@@ -12,12 +12,24 @@
 #include "base/arena.h"
 #include "launch/rendezvous.h"
 
+/* What has become of a host's task. */
+enum zt_srun_host {
+    ZT_SRUN_AWAITED,
+    ZT_SRUN_FAILED, /* srun says that it could not start it, or that it ended before it came */
+    ZT_SRUN_CAME,
+    ZT_SRUN_N_HOST,
+};
+
 struct zt_srun {
     pid_t pid; /* 0: ended */
     int status;
     int sock, err_fd; /* its stdin and stdout, its stderr; -1: closed */
     struct zt_lines lines;
-    char last[256]; /* the last line of its stderr */
+    char why[256];            /* of its stderr: the first error, or else the last line */
+    const char *const *hosts; /* while it starts; then NULL */
+    int n_hosts;
+    bool aborts; /* it ends all, as one has failed */
+    enum zt_srun_host *state;
     void (*say)(void *ctx, const char *line, size_t len);
     void *ctx;
 };
@@ -31,18 +43,22 @@ const char *const *zt_srun_argv(const char *program, const char *const *hosts, i
 
 /*
  * Listen where the route to `towards` starts, start srun, and wait until all hosts are there (r->v, by the task's
- * number). s is zeroed but for say, which gets what srun says on stderr, from now on. SIGINT and its like end it:
- * ZT_EPEER, and *sig is set. On failure nothing is left.
+ * number), or cannot all come. state[n_hosts]: what has become of each. s is zeroed but for say, which gets what srun
+ * says on stderr, from now on. What tells a front end to end ends it: ZT_EPEER, and *sig is the signal. On failure
+ * nothing is left.
  */
 int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hosts, int n_hosts,
-                  const char *towards, double limit_s, struct zt_rendezvous *r, int *sig,
-                  struct zt_err *err) ZT_MUST_CHECK;
+                  const char *towards, double limit_s, struct zt_rendezvous *r,
+                  enum zt_srun_host *state, int *sig, struct zt_err *err) ZT_MUST_CHECK;
 
 /* Pass on what srun has said; does not block. */
 void zt_srun_read(struct zt_srun *s);
 
-/* After the processes were told to leave: srun ends with them, or is killed. Accepts a zeroed one. */
-void zt_srun_end(struct zt_srun *s);
+/*
+ * After the processes were told to leave: srun ends with them, or is killed; soon where some are lost, which it would
+ * wait for. Accepts a zeroed one.
+ */
+void zt_srun_end(struct zt_srun *s, bool some_lost);
 
 /* The task's side: the ticket of stdin, and what srun says of this task; *host: its name for us. */
 int zt_srun_read_ticket(int fd, struct zt_meeting *out, const char **host,

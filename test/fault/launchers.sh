@@ -190,6 +190,8 @@ begin() {
     [ -z "$absent" ] || ranks=("${ranks[@]}")
     all_end "$name" "$code" "$others" "$pattern"
 }
+ranks_of srun 4 --log_dir="$tmp/again" --max_restarts=1 --set checkpoint.dir="$tmp/again-ck" "${short[@]}"
+all_end "restarts over hosts are the launcher's" 2 2 'srun has started .* does not start them again; leave srun out'
 absent="1 3"
 ZT_JOIN_SECONDS=4 begin "ranks that never come are named" 75 75 \
     'of the 4 processes that torchrun starts, ranks 1, 3 did not come within 4 s' torchrun 4
@@ -259,6 +261,37 @@ verdict "kill -9 of a task" 1 'the process on n.* has ended'
 endless_allocated
 hit 9 "$pid"
 verdict "kill -9 of the front end (--launcher=slurm)" 137
+
+. test/fault/saving.bash
+saving $case_no
+allocated "${saving[@]}" --max_restarts=1 "$tmp/tiny.yaml"
+until_step 3
+hit 9 "$(called zerotrain-r2)"
+went_on() { lines 'going on from' 1 || ended; }
+until_true went_on
+n=$(steps_so_far)
+until_true more_steps $((n + 2))
+hit INT "$pid"
+verdict "a restart (--launcher=slurm)" 130 'restart 1 of 1'
+one_record "a restart (--launcher=slurm)"
+
+# What has become of the allocation, where srun does not say.
+squeue_says() { # WORDS CODE
+    printf '#!/bin/sh\necho "%s"\nexit %s\n' "$1" "$2" >"$tmp/bin/squeue"
+    chmod +x "$tmp/bin/squeue"
+    allocated --remote_path=/bin/false --log_dir="$tmp/run$case_no" "${short[@]}"
+}
+slurm+=(SLURM_JOB_ID=7)
+squeue_says "slurm_load_jobs error: Invalid job id specified" 1
+verdict "an allocation that is over" 3 'SLURM_JOB_ID=7: this allocation is over: .*--no-kill'
+squeue_says "" 0
+verdict "an allocation that ends" 3 'SLURM_JOB_ID=7: this allocation is over'
+squeue_says n1 0
+verdict "an allocation that has lost a host" 3 'Slurm has taken n2 out of the allocation; .*--elastic'
+squeue_says 'n[1-2]' 0
+verdict "an allocation that is whole" 1 'srun ended with exit code 1 before all hosts had joined'
+squeue_says "slurm_load_jobs error: Unable to contact slurm controller" 1
+verdict "an allocation that cannot be asked for" 1 'srun ended with exit code 1 before all hosts had joined'
 
 # ---- the real programs ----
 

@@ -11,10 +11,15 @@ train: {steps: 1000000}
 parallel: {threads: 1}
 END
 
+# Their options, in saving; for case number $1.
+saving() {
+    run=$tmp/run$1 ck=$tmp/ck$1
+    saving=(--device=cpu --log_dir="$run" --set checkpoint.dir="$ck" --set checkpoint.every_steps=1
+        --set checkpoint.keep=0)
+}
 start_saving() { # OPTION...
-    run=$tmp/run$((case_no + 1)) ck=$tmp/ck$((case_no + 1))
-    start --device=cpu --log_dir="$run" --set checkpoint.dir="$ck" --set checkpoint.every_steps=1 \
-        --set checkpoint.keep=0 "$@" "$tmp/tiny.yaml"
+    saving $((case_no + 1))
+    start "${saving[@]}" "$@" "$tmp/tiny.yaml"
 }
 has_step() { [ -e "$(printf '%s/step-%06d' "$ck" "$1")" ] || ended; }
 until_step() { until_true has_step "$1" || fail "start" "step $1 was not saved: $(tail -n 3 "$tmp/err")"; }

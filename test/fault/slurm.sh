@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # slurm.sh ZEROTRAIN: a Slurm cluster of three nodes on this machine, with its own munged, slurmctld and slurmds, in a
-# folder of its own. Trainings under srun and with --launcher=slurm: the bits of one command, kills and scancel.
+# folder of its own. Trainings under srun and with --launcher=slurm: the bits of one command, kills and scancel, restarts
+# over hosts that die, and doctor.
 # shellcheck disable=SC2034,SC2154,SC2086,SC2046 # common.bash uses and sets some; words are to be split
 suite=slurm
 . "$(dirname "$0")/common.bash"
@@ -150,6 +151,131 @@ verdict "scancel --signal=USR1 is pre-emption" 7 'ending after this step'
 allocated
 hit 9 "$(pgrep -P "$front" -x srun)"
 verdict "kill -9 of srun" '[1-9]*'
+
+# scancel, at any time: the tasks are told, and tell the front end, which is in no step.
+allocated --set checkpoint.dir="$tmp/ckpt2"
+scancel "$(job)"
+verdict "scancel is pre-emption" 7 'got signal 15 .*ending after this step'
+[ -e "$tmp/ckpt2/latest" ] || fail "scancel" "there is no checkpoint"
+
+allocated
+scancel "$(job)"
+verdict "scancel without checkpoints" 143 'ending all ranks: got signal 15'
+
+printf '#!/bin/sh\n[ $SLURMD_NODENAME != n2 ] || sleep 600\nexec "%s" "$@"\n' "$zerotrain" >"$tmp/late"
+printf '#!/bin/sh\n[ $SLURMD_NODENAME != n2 ] || exit 7\nexec "%s" "$@"\n' "$zerotrain" >"$tmp/not-on-n2"
+chmod +x "$tmp/late" "$tmp/not-on-n2"
+# meeting SIGNAL: it comes while n2 is awaited.
+meeting() {
+    case_no=$((case_no + 1))
+    salloc -Q -N3 --ntasks-per-node=1 "$zerotrain" --launcher=slurm --remote_path="$tmp/late" "${short[@]}" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    until_true two_wait || fail "start" "hosts did not come: $(tail -n 3 "$tmp/err")"
+    scancel ${1:+--signal=$1} "$(job)"
+}
+two_wait() { [ "$(called zerotrain-wait | wc -l)" = 2 ] || ended; }
+meeting
+verdict "scancel while hosts join" 143 'stopped by signal 15 .* while hosts joined'
+meeting USR1
+verdict "scancel --signal=USR1 while hosts join" 138 'stopped by signal 10 .* while hosts joined'
+
+# ---- restarts, each a step of its own ----
+
+. test/fault/saving.bash
+restarting() { # SALLOC-OPTION OPTION...
+    local how=$1
+    shift
+    case_no=$((case_no + 1))
+    saving $case_no
+    salloc -Q $how -N3 --ntasks-per-node=1 "$zerotrain" --launcher=slurm "${saving[@]}" --max_restarts=1 "$@" "$tmp/tiny.yaml" \
+        >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    until_step 3
+    front=$(pgrep -P "$pid")
+}
+went_on() { lines 'going on from' 1 || ended; }
+goes_on() { # NAME PATTERN: more steps are made, and then it is told to end
+    local n
+    until_true went_on
+    n=$(steps_so_far)
+    until_true more_steps $((n + 2))
+    hit INT "$front"
+    verdict "$1" 130 "$2"
+    one_record "$1"
+}
+with_two_hosts() { # NAME
+    grep -q 'batch 12 = micro-batch 2 x accumulation 3 x 2 ranks' "$tmp/out" && grep -q 'on 2 hosts' "$tmp/out" ||
+        fail "$1" "it did not say that it goes on with two hosts"
+}
+# Processes of ours on a node, and Slurm's that looks after them.
+on_node() {
+    local p
+    for p in $(marked); do
+        grep -qsz "^SLURMD_NODENAME=$1\$" "/proc/$p/environ" || continue
+        echo "$p"
+        ! grep -qsx zerotrain-wait "/proc/$p/comm" || ps -o ppid= -p "$p"
+    done
+}
+node_returns() { # NAME
+    slurmd -N "$1"
+    until_true idle || fail "$1" "the node does not come back: $(tail -n 1 "$lab/$1.log")"
+}
+
+restarting ""
+hit 9 "$(called zerotrain-r1)"
+goes_on "a worker is killed, and all hosts go on" 'restart 1 of 1'
+
+restarting --no-kill --elastic
+kill -9 "$(cat "$lab/n2.pid")" $(on_node n2)
+goes_on "a node dies, and two hosts go on" 'n2 is left out from now on: it was lost'
+with_two_hosts "a node dies, and two hosts go on"
+node_returns n2
+
+# The job does not notice, but the next step does not start there.
+restarting --no-kill --elastic
+kill -9 "$(cat "$lab/n2.pid")"
+hit 9 "$(called zerotrain-r0)"
+goes_on "a slurmd dies, and two hosts begin again" 'n2 is left out from now on: it does not come up again'
+with_two_hosts "a slurmd dies, and two hosts begin again"
+node_returns n2
+
+node_goes_down() { # NAME CODE PATTERN
+    scontrol update nodename=n2 state=down reason=test
+    verdict "$@"
+    scontrol update nodename=n2 state=resume 2>/dev/null # it may have returned by itself
+    until_true idle || fail "$1" "the node does not come back: $(tail -n 1 "$lab/n2.log")"
+}
+restarting --no-kill
+node_goes_down "a node leaves the allocation" 3 'Slurm has taken n2 out of the allocation; .*--elastic goes on without'
+restarting "" --elastic
+node_goes_down "a node ends the allocation" 7 'ending after this step'
+
+# ---- doctor ----
+
+doctor() { # NAME CODE OPTION...
+    local name=$1 code=$2 got
+    shift 2
+    case_no=$((case_no + 1))
+    salloc -Q -N3 --ntasks-per-node=2 "$zerotrain" doctor --device=cpu --launcher=slurm "$@" >"$tmp/out" 2>"$tmp/err"
+    got=$?
+    [ $got = "$code" ] || fail "$name" "exit code $got, not $code: $(tail -n 3 "$tmp/err")"
+    until_true nothing_marked || fail "$name" "still running: $(marked | tr '\n' ' ')"
+}
+says_all() { # NAME PATTERN...
+    local name=$1 pattern
+    shift
+    for pattern in "$@"; do
+        grep -qE -- "$pattern" "$tmp/out" && continue
+        fail "$name" "it does not say \"$pattern\": $(grep -vE '^  ok' "$tmp/out")"
+        return
+    done
+    echo "ok $suite $name"
+}
+doctor "doctor" 0
+says_all "doctor" '^n1, 2 slots' '^n3, 2 slots' 'ok +login +by srun, in' 'ok +network ' '^  n3 +[0-9]+ +[0-9]+' '^ready'
+doctor "doctor, and a host without the program" 1 --remote_path="$tmp/not-on-n2"
+says_all "doctor, and a host without the program" '^n2, 2 slots: 1 failure' 'FAIL +login .*ended on n2: .*Exited with exit code 7' \
+    '^n3, 2 slots: [^0-9]*$|^n3, .*: [0-9]+ warning' 'ok +network ' '^not ready'
 
 # ---- what cannot be ----
 

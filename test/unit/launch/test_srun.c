@@ -18,7 +18,9 @@ TEST(srun_gets_exactly_the_hosts)
         "--overlap",
         "--cpu-bind=none",
         "--mpi=none",
-        "--kill-on-bad-exit=1",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--no-kill",
         "--input=all",
         "--export=PATH,HOME,USER,LOGNAME,LANG,LD_LIBRARY_PATH",
         "--nodes=3",
@@ -81,6 +83,7 @@ static void stop_playing(void)
 struct attempt {
     struct zt_srun srun;
     struct zt_rendezvous r;
+    enum zt_srun_host state[2];
     struct zt_err err;
     int rc, sig;
 };
@@ -90,8 +93,8 @@ static void start(struct attempt *a, double limit_s)
     static const char *const hosts[] = {"n1", "n2"};
     *a = (struct attempt){.srun = {.say = on_line}};
     setenv("ZT_TCP_INTERFACE", "lo", 1);
-    a->rc =
-        zt_srun_start(&a->srun, "/opt/zerotrain", hosts, 2, "n1", limit_s, &a->r, &a->sig, &a->err);
+    a->rc = zt_srun_start(&a->srun, "/opt/zerotrain", hosts, 2, "n1", limit_s, &a->r, a->state,
+                          &a->sig, &a->err);
 }
 
 static void check_fails(const char *body, double limit_s, const char *say)
@@ -116,8 +119,62 @@ TEST(srun_that_fails_is_quoted)
     check_fails("kill -9 $$", 60, "srun was ended by signal 9");
 }
 
+/* Of hosts n1 and n2, by what srun says: whose fault is it? */
+TEST(hosts_that_fail_are_known)
+{
+    static const struct {
+        const char *says, *error;
+        enum zt_srun_host n1, n2;
+    } cases[] = {
+        {"srun: error: n2: task 1: Exited with exit code 7", "exit code 7", ZT_SRUN_AWAITED,
+         ZT_SRUN_FAILED},
+        {"srun: error: n[1-2]: tasks 0-1: Exited with exit code 7",
+         "joined: srun: error: n[1-2]: tasks 0-1", ZT_SRUN_FAILED, ZT_SRUN_FAILED},
+        /* what ends after it was not to blame */
+        {"srun: error: Task launch for StepId=5.1 failed on node n2: Communication connection "
+         "failure\nsrun: Job step aborted: Waiting up to 12 seconds for job step to finish.\n"
+         "srun: error: n1: task 0: Killed",
+         "joined: srun: error: Task launch for StepId=5.1 failed on node n2: Communication",
+         ZT_SRUN_AWAITED, ZT_SRUN_FAILED},
+        {"srun: error: n9: task 0: Killed\nsrun: error: n[1: task 0: Killed\nsrun: error: : task",
+         "exit code 1", ZT_SRUN_AWAITED, ZT_SRUN_AWAITED},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        char body[600];
+        struct attempt a;
+        snprintf(body, sizeof body, "printf '%%s\\n' '%s' >&2; exit 1", cases[i].says);
+        play_srun(body);
+        start(&a, 60);
+        stop_playing();
+        CHECK(a.rc != 0);
+        if (!strstr(a.err.msg, cases[i].error))
+            FAIL("case %zu: \"%s\" does not say \"%s\"", i, a.err.msg, cases[i].error);
+        CHECK_INT(a.state[0], cases[i].n1);
+        CHECK_INT(a.state[1], cases[i].n2);
+    }
+}
+
+TEST(a_signal_ends_the_start)
+{
+    static const int signals[] = {SIGTERM, SIGUSR1, SIGINT};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(signals); i++) {
+        struct attempt a;
+        char body[100];
+        snprintf(body, sizeof body, "kill -%d %d; exec sleep 600", signals[i], (int)getpid());
+        play_srun(body);
+        start(&a, 60);
+        stop_playing();
+        CHECK_INT(a.rc, ZT_EPEER);
+        CHECK_INT(a.sig, signals[i]);
+        CHECK(waitpid(-1, NULL, WNOHANG) == -1);
+    }
+}
+
 TEST(srun_whose_tasks_never_come)
 {
+    check_fails(
+        "echo 'srun: error: n[1-2]: tasks 0-1: Exited with exit code 7' >&2; exec sleep 600", 60,
+        "0 of 2 hosts have joined, but zerotrain has ended on n1, n2: srun: error: n[1-2]");
     check_fails("exec sleep 600", 0.3, "0 of 2 hosts have joined within 0.3 s (ZT_JOIN_SECONDS)");
 }
 
@@ -172,8 +229,9 @@ TEST(tasks_join_by_the_ticket)
         CHECK(waitpid(tasks[i], &status, 0) == tasks[i]);
         CHECK_INT(WEXITSTATUS(status), 42);
     }
+    CHECK(a.state[0] == ZT_SRUN_CAME && a.state[1] == ZT_SRUN_CAME && a.sig == 0);
     unlink(ticket);
-    zt_srun_end(&a.srun);
+    zt_srun_end(&a.srun, false);
     snprintf(ticket, sizeof ticket, "%s/ticket.whole", folder);
     unlink(ticket);
     stop_playing();
