@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "hosts_in.h"
 #include "launch/env.h"
+#include "slurm.h"
 
 const char *const doctor_verdict_names[DOCTOR_N_VERDICTS] = {"ok", "warn", "FAIL"};
 
@@ -58,6 +59,38 @@ static void add_between(struct doctor *d, json_t *check)
     json_array_append_new(d->between, check);
 }
 
+/* ---- the hosts of a job ---- */
+
+struct job {
+    struct doctor *d;
+    int n_nodes; /* 0: this machine alone */
+    struct zt_launch_node *nodes;
+    int *host_of; /* of each rank, which is also the node's number */
+};
+
+static struct doctor_host *host(const struct job *j, int rank)
+{
+    return &j->d->hosts[j->host_of[rank]];
+}
+
+/* A worker on each host that has not failed; `answered`: and has answered. */
+static struct job with_hosts(struct doctor *d, bool answered)
+{
+    const size_t most = (size_t)d->n_hosts;
+    struct job j = {.d = d,
+                    .nodes = zt_arena_alloc(&d->o.arena, most, sizeof *j.nodes),
+                    .host_of = zt_arena_alloc(&d->o.arena, most, sizeof *j.host_of)};
+    for (int i = 0; i < d->n_hosts && d->o.nodes.n; i++) {
+        const struct doctor_host *h = &d->hosts[i];
+        if (h->failed || (answered && !h->answered))
+            continue;
+        j.host_of[j.n_nodes] = i;
+        j.nodes[j.n_nodes] = *h->node;
+        j.nodes[j.n_nodes++].n_workers = 1;
+    }
+    return j;
+}
+
 /* ---- what is asked ---- */
 
 static json_t *folder(const char *check, const char *path, bool writes)
@@ -90,14 +123,15 @@ static json_t *reads(const struct zt_recipe *r, const char *cwd)
 }
 
 /* For the probe of each host. */
-static json_t *make_ask(const struct doctor *d)
+static json_t *make_ask(const struct job *j)
 {
+    const struct doctor *d = j->d;
     char cwd[PATH_MAX];
     json_t *slots = json_array(), *folders = json_array();
     int n_ranks = 0;
-    for (int i = 0; i < d->n_hosts; i++) {
-        json_array_append_new(slots, json_integer(d->hosts[i].n_slots));
-        n_ranks += ZT_MAX(d->hosts[i].n_slots, 1);
+    for (int i = 0; i < ZT_MAX(j->n_nodes, 1); i++) {
+        json_array_append_new(slots, json_integer(host(j, i)->n_slots));
+        n_ranks += ZT_MAX(host(j, i)->n_slots, 1);
     }
     if (!getcwd(cwd, sizeof cwd))
         cwd[0] = '\0';
@@ -123,28 +157,34 @@ static void on_notice(void *ctx, const char *text)
 
 static void on_report(void *ctx, int rank, const char *json, size_t len)
 {
-    struct doctor *d = ctx;
+    const struct job *j = ctx;
     json_t *check = json_loadb(json, len, 0, NULL);
     if (check)
-        add_host_check(d, &d->hosts[rank], check, false);
+        add_host_check(j->d, host(j, rank), check, false);
 }
 
-static void on_answer(struct doctor *d, struct doctor_host *h, const char *build, double login_s)
+static const char *why_slow(const struct doctor_host *h)
+{
+    return strcmp(h->way, "ssh") == 0
+               ? "sshd may look up names in vain: UseDNS no in its sshd_config"
+               : "Slurm may run a slow Prolog, or be busy: see the logs of slurmctld and slurmd";
+}
+
+static void on_answer(struct doctor *d, struct doctor_host *h, const char *build)
 {
     enum { SLOW_S = 5 };
+    const double login_s = (double)(zt_now_ns() - d->begun_ns) * 1e-9;
     const bool slow = login_s > SLOW_S;
     h->answered = true;
     if (strcmp(build, zt_build_name()) == 0)
         add_host_check(d, h, doctor_check("program", DOCTOR_OK, NULL, NULL, "zerotrain %s", build),
                        true);
-    if (!h->local)
+    if (h->way)
         add_host_check(d, h,
                        doctor_check("login", slow ? DOCTOR_WARN : DOCTOR_OK,
-                                    slow ? "sshd may look up names in vain: UseDNS no in its "
-                                           "sshd_config"
-                                         : NULL,
-                                    json_pack("{s:f}", "seconds", login_s), "by ssh, in %.2f s",
-                                    login_s),
+                                    slow ? why_slow(h) : NULL,
+                                    json_pack("{s:f}", "seconds", login_s), "by %s, in %.2f s",
+                                    h->way, login_s),
                        true);
 }
 
@@ -152,6 +192,7 @@ static void on_answer(struct doctor *d, struct doctor_host *h, const char *build
 static void on_failure(struct doctor *d, struct doctor_host *h, const char *why)
 {
     const bool began = json_array_size(h->checks) > 1;
+    const bool by_srun = !h->answered && h->way && strcmp(h->way, "srun") == 0;
     h->failed = true;
     add_host_check(
         d, h,
@@ -159,37 +200,31 @@ static void on_failure(struct doctor *d, struct doctor_host *h, const char *why)
                      : began      ? "probe"
                                   : "program",
                      DOCTOR_FAIL,
-                     began ? "what comes after the last line above hangs or crashes" : NULL, NULL,
-                     "%s", why),
+                     began ? "what comes after the last line above hangs or crashes"
+                     : by_srun
+                         ? "srun --overlap -w HOST hostname must work there, and zerotrain be "
+                           "there by the same path (--remote_path)"
+                         : NULL,
+                     NULL, "%s", why),
         false);
 }
 
-struct listener {
-    struct doctor *d;
-    int64_t begun_ns;
-};
-
 static void on_node(void *ctx, int node, const struct zt_node_news *news)
 {
-    struct listener *l = ctx;
-    struct doctor_host *h = &l->d->hosts[node];
+    const struct job *j = ctx;
+    struct doctor_host *h = host(j, node);
     switch (news->event) {
     case ZT_NODE_ANSWERED:
-        on_answer(l->d, h, news->text, (double)(zt_now_ns() - l->begun_ns) * 1e-9);
+        on_answer(j->d, h, news->text);
         break;
     case ZT_NODE_CLOCK:
         h->ahead_ns = news->ahead_ns;
         h->round_trip_ns = news->round_trip_ns;
         break;
     case ZT_NODE_FAILED:
-        on_failure(l->d, h, news->text);
+        on_failure(j->d, h, news->text);
         break;
     }
-}
-
-static void on_check(void *ctx, int rank, const char *json, size_t len)
-{
-    on_report(((struct listener *)ctx)->d, rank, json, len);
 }
 
 /* ---- the first job: each host for itself ---- */
@@ -205,19 +240,19 @@ static void set_environment(struct doctor *d, struct zt_env *env)
     zt_env_release(&ours);
 }
 
-/* One worker on each host in `nodes`. */
-static int launch(struct doctor *d, const struct zt_launch_node *nodes, int n_nodes, json_t *ask,
-                  const struct zt_launch_sink *sink, struct zt_launch_result *result,
-                  struct zt_err *err)
+static int launch(const struct job *j, json_t *ask, const struct zt_launch_sink *sink,
+                  struct zt_launch_result *result, struct zt_err *err)
 {
     struct zt_env env = {0};
     char *question = json_dumps(ask, JSON_COMPACT);
     if (!question)
         return zt_err_set(err, ZT_EINPUT, "a path is not UTF-8");
-    set_environment(d, &env);
-    const struct zt_launch_opts opts = {.n_workers = ZT_MAX(n_nodes, 1),
-                                        .n_nodes = n_nodes,
-                                        .nodes = nodes,
+    set_environment(j->d, &env);
+    const struct zt_launch_opts opts = {.n_workers = ZT_MAX(j->n_nodes, 1),
+                                        .n_nodes = j->n_nodes,
+                                        .nodes = j->nodes,
+                                        .joined = j->d->o.joined,
+                                        .srun = j->d->o.srun,
                                         .own_command = "probe",
                                         .env = (const char *const *)env.v,
                                         .n_env = (int)env.n,
@@ -231,15 +266,17 @@ static int launch(struct doctor *d, const struct zt_launch_node *nodes, int n_no
 }
 
 /* 0, or after a message an exit code. */
-static int examine_hosts(struct doctor *d, struct zt_launch_node *nodes)
+static int examine_hosts(struct doctor *d)
 {
-    struct listener l = {d, zt_now_ns()};
+    struct job j = with_hosts(d, false);
     const struct zt_launch_sink sink = {
-        .ctx = &l, .line = on_line, .report = on_check, .notice = on_notice, .node = on_node};
+        .ctx = &j, .line = on_line, .report = on_report, .notice = on_notice, .node = on_node};
     struct zt_launch_result result = {0};
     struct zt_err err = {0};
-    json_t *ask = make_ask(d);
-    int rc = launch(d, nodes, d->o.nodes.n, ask, &sink, &result, &err);
+    if (d->o.nodes.n && !j.n_nodes)
+        return 0;
+    json_t *ask = make_ask(&j);
+    int rc = launch(&j, ask, &sink, &result, &err);
     json_decref(ask);
     if (rc || result.exit_code)
         cmd_error("%s", rc ? err.msg : result.summary);
@@ -248,25 +285,20 @@ static int examine_hosts(struct doctor *d, struct zt_launch_node *nodes)
 
 /* ---- the second: between those that answered ---- */
 
-struct between {
-    struct doctor *d;
-    const int *host_of; /* of a rank */
-};
-
 static void on_pair(void *ctx, int rank, const char *json, size_t len)
 {
-    const struct between *b = ctx;
+    const struct job *j = ctx;
     json_t *said = json_loadb(json, len, 0, NULL);
     if (json_object_get(said, "check")) {
-        add_host_check(b->d, &b->d->hosts[b->host_of[rank]], said, false);
+        add_host_check(j->d, host(j, rank), said, false);
         return;
     }
     const char *ends[] = {"from", "to"};
     for (int i = 0; i < 2; i++) {
         const int64_t r = json_integer_value(json_object_get(said, ends[i]));
-        json_object_set_new(said, ends[i], json_string(b->d->hosts[b->host_of[r]].name));
+        json_object_set_new(said, ends[i], json_string(host(j, (int)r)->name));
     }
-    json_array_append_new(b->d->pairs, said);
+    json_array_append_new(j->d->pairs, said);
 }
 
 /* The slowest and the fastest way, and the longest round trip. */
@@ -298,26 +330,18 @@ static void sum_up_pairs(struct doctor *d)
                                 json_string_value(json_object_get(slowest, "to")), longest_us));
 }
 
-static int examine_network(struct doctor *d, const struct zt_launch_node *all)
+static int examine_network(struct doctor *d)
 {
-    struct zt_launch_node *nodes = zt_arena_alloc(&d->o.arena, (size_t)d->n_hosts, sizeof *nodes);
-    int *host_of = zt_arena_alloc(&d->o.arena, (size_t)d->n_hosts, sizeof *host_of), n = 0;
-    for (int i = 0; i < d->n_hosts; i++) {
-        if (!d->hosts[i].answered || d->hosts[i].failed)
-            continue;
-        host_of[n] = i;
-        nodes[n++] = all[i];
-    }
-    if (n < 2)
+    struct job j = with_hosts(d, true);
+    if (j.n_nodes < 2)
         return 0;
-    struct between b = {d, host_of};
     const struct zt_launch_sink sink = {
-        .ctx = &b, .line = on_line, .report = on_pair, .notice = on_notice};
+        .ctx = &j, .line = on_line, .report = on_pair, .notice = on_notice};
     const char *shared = d->r ? d->r->checkpoint.dir : NULL;
     struct zt_launch_result result = {0};
     struct zt_err err = {0};
     json_t *ask = json_pack("{s:b, s:s?}", "pairs", 1, "shared", shared);
-    int rc = launch(d, nodes, n, ask, &sink, &result, &err);
+    int rc = launch(&j, ask, &sink, &result, &err);
     json_decref(ask);
     if (!rc && result.exit_code > 128 && result.first_rank < 0) { /* Ctrl-C */
         cmd_error("%s", result.summary);
@@ -341,8 +365,7 @@ static void judge_clocks(struct doctor *d)
     const struct doctor_host *worst = NULL;
     for (int i = 0; i < d->n_hosts; i++) {
         const struct doctor_host *h = &d->hosts[i];
-        if (!h->local && h->round_trip_ns &&
-            (!worst || llabs(h->ahead_ns) > llabs(worst->ahead_ns)))
+        if (h->way && h->round_trip_ns && (!worst || llabs(h->ahead_ns) > llabs(worst->ahead_ns)))
             worst = h;
     }
     if (!worst)
@@ -395,53 +418,103 @@ static void judge_hosts(struct doctor *d)
     judge_alike(d, "NCCL", "version", "install the same NCCL on all hosts");
 }
 
-/* ---- all of it ---- */
+/* ---- which hosts ---- */
 
-static void add_host(struct doctor *d, const char *name, int n_slots, bool local)
+static void add_host(struct doctor *d, const char *name, int n_slots, const char *way)
 {
     struct doctor_host *h = &d->hosts[d->n_hosts++];
-    *h = (struct doctor_host){.name = name, .n_slots = n_slots, .local = local};
+    *h = (struct doctor_host){.name = name, .n_slots = n_slots, .way = way};
     h->checks = json_array();
 }
 
-/* The hosts, and a worker on each: *nodes NULL: this machine alone. */
-static void find_hosts(struct doctor *d, struct zt_launch_node **nodes)
+static void find_hosts(struct doctor *d)
 {
     const struct cmd_nodes *all = &d->o.nodes;
+    const char *way = cmd_by_slurm(&d->o) ? "srun" : NULL;
     char here[256] = "this machine";
-    *nodes = NULL;
     d->hosts = zt_arena_alloc(&d->o.arena, (size_t)ZT_MAX(all->n, 1), sizeof *d->hosts);
     if (all->n == 0) {
         gethostname(here, sizeof here - 1);
-        add_host(d, zt_arena_strdup(&d->o.arena, here), d->o.num_gpus, true);
-        return;
+        add_host(d, zt_arena_strdup(&d->o.arena, here), d->o.num_gpus, NULL);
     }
-    *nodes = zt_arena_alloc(&d->o.arena, (size_t)all->n, sizeof **nodes);
-    for (int i = 0, rank = 0; i < all->n; rank += all->v[i++].n_workers) {
-        (*nodes)[i] = all->v[i];
-        (*nodes)[i].n_workers = 1;
-        add_host(d, all->host_of[rank], all->v[i].n_workers, !all->v[i].ssh);
-    }
+    for (int i = 0; i < all->n; i++)
+        add_host(d, cmd_hosts_name(all, i), all->v[i].n_workers, all->v[i].ssh ? "ssh" : way);
 }
+
+static struct doctor_host *find_host(struct doctor *d, const char *name)
+{
+    struct doctor_host *h = d->hosts;
+    while (strcmp(h->name, name) != 0)
+        h++;
+    return h;
+}
+
+/* ---- by srun ---- */
+
+static void on_srun(void *ctx, const char *text)
+{
+    (void)ctx;
+    cmd_error("%s", text);
+}
+
+/* Those that did not come have failed, and are left out. How many remain. */
+static int leave_out(struct doctor *d, const struct zt_launch_result *result, const char *why)
+{
+    int n_left = 0;
+    for (int i = 0; i < d->o.nodes.n; i++) {
+        struct doctor_host *h = find_host(d, cmd_hosts_name(&d->o.nodes, i));
+        if (result->node_end[i] == ZT_NODE_NO_START) {
+            on_failure(d, h, why);
+            cmd_list_add(&d->o.arena, &d->o.lost.hosts, h->name);
+        } else {
+            n_left++;
+        }
+    }
+    return n_left;
+}
+
+/* Until it works for all that are left. 0, or after a message an exit code. */
+static int start_srun(struct doctor *d)
+{
+    struct zt_launch_result result;
+    struct zt_err err = {0};
+    int code = 0;
+    for (int left = d->n_hosts, n; left > 0 && !code; left = n) {
+        d->begun_ns = zt_now_ns();
+        const int rc = cmd_slurm_start(&d->o, on_srun, d, &result, &err);
+        if (!rc)
+            break;
+        n = leave_out(d, &result, err.msg);
+        if (n == left) {
+            cmd_error("%s", err.msg);
+            code = cmd_slurm_exit_code(rc, &result);
+        } else if (n) {
+            code = cmd_hosts_train(&d->o);
+        }
+    }
+    return code;
+}
+
+/* ---- all of it ---- */
 
 static int examine(struct doctor *d)
 {
-    struct zt_launch_node *nodes;
     struct zt_str out = {0};
-    if (cmd_by_slurm(&d->o)) {
-        cmd_error(
-            "--launcher=slurm: doctor reaches hosts by ssh; `srun zerotrain doctor` examines each");
-        return ZT_EXIT_UNSUPPORTED;
-    }
     int code = cmd_hosts_train(&d->o);
     if (!code && d->o.recipe_path)
         code = cmd_load_recipe(&d->o, ZT_MAX(d->o.num_gpus, 1), true, 0, &d->r);
     if (code)
         return code;
-    find_hosts(d, &nodes);
-    code = examine_hosts(d, nodes);
-    if (!code && nodes)
-        code = examine_network(d, nodes);
+    find_hosts(d);
+    d->begun_ns = zt_now_ns();
+    if (cmd_by_slurm(&d->o))
+        code = start_srun(d);
+    for (int i = 0; i < d->o.nodes.n; i++)
+        find_host(d, cmd_hosts_name(&d->o.nodes, i))->node = &d->o.nodes.v[i];
+    if (!code)
+        code = examine_hosts(d);
+    if (!code)
+        code = examine_network(d);
     if (code)
         return code;
     judge_hosts(d);
@@ -460,6 +533,7 @@ int cmd_doctor(int argc, char **argv)
     int code = cmd_parse(argc, argv, CMD_DOCTOR, &d.o);
     if (code < 0)
         code = examine(&d);
+    cmd_slurm_end(&d.o, code);
     for (int i = 0; i < d.n_hosts; i++)
         json_decref(d.hosts[i].checks);
     json_decref(d.between);

@@ -35,13 +35,13 @@ extern const char *const doctor_verdict_names[DOCTOR_N_VERDICTS];
 
 struct doctor_host {
     const char *name;
-    int n_slots; /* 0: neither a hostfile nor --num_gpus says */
-    bool local;
+    int n_slots;     /* 0: neither a hostfile nor --num_gpus says */
+    const char *way; /* by which it is reached: "ssh", "srun"; NULL: it is this machine */
     bool answered, failed;
-    double login_s;
     int64_t ahead_ns, round_trip_ns; /* of its clock; round trip 0: not measured */
     json_t *checks;
     int count[DOCTOR_N_VERDICTS];
+    const struct zt_launch_node *node; /* NULL: this machine alone, or it was left out */
 };
 
 struct doctor {
@@ -49,6 +49,7 @@ struct doctor {
     struct zt_recipe *r; /* NULL: none was given */
     struct doctor_host *hosts;
     int n_hosts;
+    int64_t begun_ns;
     json_t *between;              /* checks that are of no single host */
     json_t *pairs;                /* {"from", "to", "round_trip_us", "bytes_per_s"} */
     int count[DOCTOR_N_VERDICTS]; /* of all */

@@ -107,7 +107,7 @@ void zt_front_read_party(struct front *f, struct zt_party *p)
     int sig;
     while ((sig = zt_party_read(p)) > 0)
         zt_front_heed(f, sig, p->n_signals);
-    if (sig == 0 || f->stop >= ZT_STOP_TERM)
+    if (sig == 0 || f->stop >= ZT_STOP_TERM || f->opts->sink.node) /* its agent tells for itself */
         return;
     char name[ZT_HOST_TEXT + 64];
     f->parted = p;

@@ -56,6 +56,17 @@ ls -A shared
 try client --hostfile=hosts --remote_path=/nosuch/zerotrain --num_nodes=1 | grep -aE 'FAIL|exit' | sed 's/there: .*/there: .../'
 try zerotrain doctor --hostfile=nosuch
 try zerotrain doctor --hostfile=hosts --launcher=slurm
+
+# In an allocation, with an srun that plays hosts.
+mkdir bin
+ln -s "$REPO/test/fault/srun.bash" bin/srun
+export PATH=$PWD/bin:$PATH SLURM_JOB_NODELIST='n[1-3]' 'SLURM_TASKS_PER_NODE=2(x2),1'
+doctor --launcher=slurm >out
+echo "exit status $?"
+grep -oE '^n.*slot|login +by srun|^ready' out
+sed -nE '/MB.s from/,/^$/{s/ +/ /g; s/ [0-9]+/ N/g; p}' out
+try doctor --launcher=slurm --include=n2 --remote_path=/bin/false | grep -aE 'FAIL|exit'
+unset SLURM_JOB_NODELIST SLURM_TASKS_PER_NODE
 try doctor --num_gpus=3 | grep -o ', 3 slots'
 try zerotrain doctor --log_dir=x
 try zerotrain probe
