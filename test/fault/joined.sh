@@ -99,8 +99,17 @@ head_is $head 127.0.0.1 # there is a relay: the address is not the one that rank
 host1 test/fault/relay $port $head $port "$record" >"$tmp/relay" 2>&1 &
 until_true test -s "$tmp/relay"
 relay=$(cat "$tmp/relay") # its pid
-begin --set train.steps=3
+short=(--set train.steps=3 --set parallel.threads=1)
+begin "${short[@]}"
 both_end "who is in between passes on what two hosts say" 0 0
+bits() { grep -o '"digest": *"[0-9a-f]*"' "$1/summary.json"; }
+"$zerotrain" --device=cpu --num_gpus=2 --log_dir="$tmp/one" "${short[@]}" "$tmp/recipe.yaml" >"$tmp/out" 2>&1
+one=$(bits "$tmp/one")
+if [[ $one == *digest* && $one == "$(bits "$tmp/run$case_no")" ]]; then
+    echo "ok $suite the bits are those of one host"
+else
+    fail "the bits" "$(bits "$tmp/run$case_no"), not $one: $(tail -n 2 "$tmp/out")"
+fi
 grep -qs "^API_TOKEN=$token" "$tmp/env" && grep -q "$text" "$tmp/recipe.yaml" || fail "what he sees" "nothing was planted"
 bytes=$(wc -c <"$record")
 if ! grep -qa ztjoin3 "$record" || [ "$bytes" -lt 5000 ]; then

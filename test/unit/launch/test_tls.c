@@ -166,17 +166,25 @@ TEST(another_name)
 
 TEST(garbage_and_other_programs)
 {
-    static const char *const texts[] = {
-        "GET / HTTP/1.1\r\n\r\n", "SSH-2.0-OpenSSH_9.2\r\n", "\x16\x03\x01\xff\xff\x01\x02",
-        "\x15\x03\x03\x00\x02\x02\x50", "ztjoin2\nxxxxxxxxxxxxxxxxxxxx"};
-    for (size_t i = 0; i < ZT_ARRAY_LEN(texts); i++)
+    static const char records[][8] = {"\x16\x03\x01\xff\xff\x01\x02",
+                                      "\x15\x03\x03\x00\x02\x02\x50"};
+    static const struct {
+        const char *bytes;
+        size_t n;
+    } cases[] = {
+        {"GET / HTTP/1.1\r\n\r\n", 18},
+        {"SSH-2.0-OpenSSH_9.2\r\n", 21},
+        {"ztjoin2\nxxxxxxxxxxxxxxxxxxxx", 28},
+        {records[0], 7}, /* a handshake that is longer than a record may be */
+        {records[1], 7}, /* an alert */
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++)
         for (int who = 0; who < 2; who++) {
             static struct pair p;
             pair_open(&p, true, 0, the_name);
             if (who == DIALS)
                 CHECK_INT(zt_tls_handshake(p.tls[who]), ZT_TLS_GOING_ON);
-            CHECK(write(p.middle[who], texts[i], strlen(texts[i]) + (texts[i][0] < 32 ? 7 : 0)) >
-                  0);
+            CHECK_INT(send(p.middle[who], cases[i].bytes, cases[i].n, 0), cases[i].n);
             CHECK_INT(zt_tls_handshake(p.tls[who]), ZT_TLS_FAILED);
             pair_close(&p);
         }
