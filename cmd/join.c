@@ -198,8 +198,9 @@ const char *cmd_join_again(const struct cmd_options *o)
     if (strcmp(o->joined->m.by, "torchrun") == 0)
         return "torchrun has started processes on several hosts, and only it can start them again: "
                "give torchrun its --max-restarts, and zerotrain --resume=auto";
-    return "mpirun has started processes on several hosts, and does not start them again: give "
-           "--resume=auto, and run it again when it has failed";
+    return "mpirun, or flux, has started processes on several hosts, and does not start them "
+           "again: "
+           "give --resume=auto, and run it again when it has failed";
 }
 
 void cmd_join_leave(struct cmd_options *o, int exit_code)

@@ -25,20 +25,17 @@ static const char secret_var[] = "ZT_JOB_SECRET_FILE";
 
 /* What a launcher gives to all processes of a job, and to those of no other. */
 static const char *const id_vars[] = {
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "PMIX_NAMESPACE",
-    "MASTER_ADDR",
-    "OMPI_MCA_ess_base_jobid",
-    "TORCHELASTIC_RUN_ID",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
+    "SLURM_JOB_ID",        "SLURM_STEP_ID", "FLUX_JOB_ID",
+    "PMIX_NAMESPACE",      "MASTER_ADDR",   "OMPI_MCA_ess_base_jobid",
+    "TORCHELASTIC_RUN_ID", "MASTER_PORT",   "TORCHELASTIC_RESTART_COUNT",
 };
 
-/* Slurm's numbers count for srun alone: mpirun and torchrun may have brought them to some hosts only. */
+/* Slurm's and Flux's count for their own tasks alone: mpirun and torchrun may have brought them to some hosts only. */
 static bool is_of(const struct zt_place *place, const char *var)
 {
-    return strncmp(var, "SLURM_", 6) != 0 || strcmp(place->by, "srun") == 0;
+    if (strncmp(var, "SLURM_", 6) == 0)
+        return strcmp(place->by, "srun") == 0;
+    return strncmp(var, "FLUX_", 5) != 0 || strcmp(place->by, "flux") == 0;
 }
 
 static void make_id(const struct zt_env *env, const struct zt_place *place, uint8_t *id)
@@ -191,10 +188,11 @@ static int find_hosts(const struct zt_env *env, const struct zt_place *place, st
 
 static bool on_several_hosts(const struct zt_env *env, const struct zt_place *place)
 {
-    const char *nodes = zt_env_get(env, "SLURM_STEP_NUM_NODES");
+    const bool srun = strcmp(place->by, "srun") == 0, flux = strcmp(place->by, "flux") == 0;
+    const char *nodes = zt_env_get(env, srun ? "SLURM_STEP_NUM_NODES" : "FLUX_JOB_NNODES");
     if (place->local_world > 0)
         return place->local_world < place->world;
-    if (strcmp(place->by, "srun") == 0)
+    if (srun || flux)
         return nodes && strcmp(nodes, "1") != 0;
     return zt_env_get(env, secret_var) && zt_env_get(env, "MASTER_ADDR");
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# launchers.sh ZEROTRAIN: started by srun, mpirun or torchrun, once for each rank: by their variables, set by hand, and
+# launchers.sh ZEROTRAIN: started by srun, flux, mpirun or torchrun, once for each rank: by their variables, set by hand, and
 # by the real programs where they are installed. The bits must be those of one command; whatever dies, all
 # processes end, with the right exit code, and nothing is left running.
 # shellcheck disable=SC2034,SC2154,SC2086,SC2015,SC2016,SC2046 # common.bash uses and sets some; words are to be split
@@ -16,6 +16,10 @@ torchrun_sets() {
 mpirun_sets() {
     echo OMPI_COMM_WORLD_RANK="$1" OMPI_COMM_WORLD_SIZE="$2" OMPI_COMM_WORLD_LOCAL_RANK="$1" \
         OMPI_COMM_WORLD_LOCAL_SIZE="$2" PMIX_NAMESPACE=$$.$case_no
+}
+flux_sets() {
+    echo FLUX_TASK_RANK="$1" FLUX_JOB_SIZE="$2" FLUX_TASK_LOCAL_ID="$1" FLUX_JOB_NNODES=1 FLUX_JOB_ID=f$$.$case_no \
+        PMI_RANK="$1" PMI_SIZE="$2"
 }
 # Two ranks on a host.
 srun_sets() {
@@ -97,7 +101,7 @@ same() { # NAME FOLDER
         fail "$1" "these bits are not those: $(echo "$many" / "$one" | tr '\n' ' ')"
     fi
 }
-for how in torchrun mpirun srun; do
+for how in torchrun mpirun flux srun; do
     ranks_of $how 3 --log_dir="$tmp/$how" "${short[@]}"
     all_end "variables of $how" 0 0
     same "bits by $how" "$tmp/$how"

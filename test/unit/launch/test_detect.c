@@ -25,6 +25,10 @@ static int detect(const char *vars, struct zt_place *p, struct zt_err *err)
     "OMPI_COMM_WORLD_RANK=" #rank " OMPI_COMM_WORLD_SIZE=" #world                                  \
     " OMPI_COMM_WORLD_LOCAL_RANK=" #local " OMPI_COMM_WORLD_LOCAL_SIZE=" #local_world " "
 
+#define FLUX(rank, size, local, nodes)                                                             \
+    "FLUX_TASK_RANK=" #rank " FLUX_JOB_SIZE=" #size " FLUX_TASK_LOCAL_ID=" #local                  \
+    " FLUX_JOB_NNODES=" #nodes " "
+
 TEST(launchers_are_told_apart)
 {
     static const struct {
@@ -44,6 +48,16 @@ TEST(launchers_are_told_apart)
         {SLURM(5, 8, 1, 2) "PMI_RANK=5 PMI_SIZE=8", "mpirun (PMI)", 5, 8, 1, -1},
         /* a job script that exports RANK=$SLURM_PROCID */
         {SLURM(5, 8, 1, 2) TORCH(5, 8, 1, 4), "torchrun", 5, 8, 1, 4},
+        {FLUX(3, 4, 1, 2), "flux", 3, 4, 1, -1},
+        {FLUX(3, 4, 1, 2) "PMI_RANK=3 PMI_SIZE=4 PMI_FD=7", "flux", 3, 4, 1, -1},
+        /* Open MPI 5 */
+        {OMPI(1, 2, 1, 2) "PMIX_RANK=1 PMIX_NAMESPACE=prterun-n1-7@1", "mpirun (Open MPI)", 1, 2, 1,
+         2},
+        {SLURM(5, 8, 1, 2) "PMIX_RANK=5", "srun", 5, 8, 1, -1},
+        /* Flux, or Slurm that speaks PMI too, started one torchrun on each node */
+        {FLUX(1, 2, 0, 2) "PMI_RANK=1 PMI_SIZE=2 " TORCH(6, 8, 2, 4), "torchrun", 6, 8, 2, 4},
+        {SLURM(1, 2, 0, 2) "PMI_RANK=1 PMI_SIZE=2 " TORCH(6, 8, 2, 4), "torchrun", 6, 8, 2, 4},
+        {SLURM(1, 2, 0, 2) "PMI_RANK=1 PMI_SIZE=2", "mpirun (PMI)", 1, 2, 0, -1},
         /* srun started one torchrun, or one daemon of mpirun, on each node */
         {SLURM(1, 2, 0, 2) TORCH(6, 8, 2, 4), "torchrun", 6, 8, 2, 4},
         {SLURM(1, 2, 0, 2) OMPI(6, 8, 2, 4), "mpirun (Open MPI)", 6, 8, 2, 4},
@@ -78,6 +92,8 @@ TEST(contradictions_name_both)
                                              "OMPI_COMM_WORLD_RANK=0 of OMPI_COMM_WORLD_SIZE=4"},
         {TORCH(1, 4, 1, 4) OMPI(1, 2, 1, 2),
          "but OMPI_COMM_WORLD_RANK=1 of OMPI_COMM_WORLD_SIZE=2"},
+        {FLUX(1, 4, 1, 2) TORCH(0, 4, 0, 2), "but FLUX_TASK_RANK=1 of FLUX_JOB_SIZE=4 (flux)"},
+        {"PMIX_RANK=1 PMIX_NAMESPACE=x", "PMIX_RANK=1 is set, but nothing says how many ranks"},
         {"RANK=1", "RANK is set, but WORLD_SIZE is not: started by torchrun both are"},
         {"PMI_SIZE=2", "PMI_SIZE is set, but PMI_RANK is not"},
         {"RANK=4 WORLD_SIZE=4", "RANK=4 and WORLD_SIZE=4: a rank is less"},
