@@ -7,6 +7,7 @@
 #include "coll/tcp.h"
 #include "gpus.h"
 #include "hosts_in.h"
+#include "launch/rendezvous.h"
 #include "restart.h"
 #include "train/train.h"
 
@@ -67,6 +68,11 @@ static int no_gpu_here(const struct cmd_options *o, const struct cmd_host_gpus *
 {
     int n = o->num_gpus ? o->num_gpus : 1;
     char asked[300];
+    if (o->joined) {
+        cmd_error("%s has started %d processes, and %s; with --device=cpu each is a CPU worker",
+                  o->joined->m.by, n, h->none);
+        return h->code;
+    }
     if (o->hostfile)
         snprintf(asked, sizeof asked, "--hostfile=%s", o->hostfile);
     else if (o->hosts.include || o->hosts.exclude)

@@ -18,6 +18,22 @@ int cmd_slurm_read(struct zt_hosts *h, struct zt_err *err)
     return zt_hosts_from_slurm(nodes, tasks, h, err);
 }
 
+void cmd_slurm_note(const struct cmd_options *o)
+{
+    const char *list = getenv("SLURM_JOB_NODELIST");
+    struct zt_hosts ours = {0};
+    struct zt_err ignored;
+    if (!list || o->hostfile || o->launcher || o->joined)
+        return;
+    if (zt_hosts_of_nodelist(list, &ours, &ignored) == 0 &&
+        (ours.n > 1 || !zt_host_is_local(ours.v[0].name)))
+        fprintf(stderr,
+                "note: this trains on this machine alone; --launcher=slurm trains on the hosts of "
+                "the allocation, %s\n",
+                list);
+    zt_hosts_release(&ours);
+}
+
 static bool holds(const struct zt_hosts *h, const char *name)
 {
     for (int i = 0; i < h->n; i++)

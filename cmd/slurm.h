@@ -7,6 +7,9 @@
 /* The hosts of the allocation that we are in, one slot a task. */
 int cmd_slurm_read(struct zt_hosts *h, struct zt_err *err) ZT_MUST_CHECK;
 
+/* A training of this machine alone, in an allocation of more than that: a person is told. */
+void cmd_slurm_note(const struct cmd_options *o);
+
 /* Are hosts of a hostfile in that allocation? `hostfile` is for messages. */
 int cmd_slurm_check(const struct zt_hosts *h, const char *hostfile,
                     struct zt_err *err) ZT_MUST_CHECK;

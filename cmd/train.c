@@ -513,8 +513,10 @@ static int train(struct job *j)
     int code = cmd_join(&j->o, &done);
     if (done)
         return code;
-    if (!code)
+    if (!code) {
+        cmd_slurm_note(&j->o);
         code = set_up(j);
+    }
     return code ? code : start_and_wait(j);
 }
 

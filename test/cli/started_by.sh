@@ -26,6 +26,12 @@ ls -d runs 2>&1
 # By our own launcher, too: one training, by two processes.
 try zerotrain launch --num_gpus 2 "$ZT" --device=cpu --log_dir=c tiny.yaml | grep -a -e '^.rank 0. step 3' -e workers
 
+try zerotrain launch --num_gpus 2 "$ZT" --device=cuda tiny.yaml | grep -aF GPU
+
+# A shell in an allocation of more than this machine.
+in_allocation=(env SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_NODELIST='n[1-2]' 'SLURM_TASKS_PER_NODE=4(x2)')
+try "${in_allocation[@]}" "$ZT" --device=cpu --log_dir=d tiny.yaml | grep -a -e '^note' -e '^step 3'
+
 # A batch script, and a launcher of one process, are no more than we are.
 try env SLURM_PROCID=0 SLURM_NTASKS=8 "$ZT" --device=cpu --log_dir=a tiny.yaml | grep -a '^step 3'
 try env RANK=0 WORLD_SIZE=1 "$ZT" --device=cpu --log_dir=b tiny.yaml | grep -a '^step 3'
