@@ -188,25 +188,27 @@ static void on_answer(struct doctor *d, struct doctor_host *h, const char *build
                        true);
 }
 
+static const char *what_to_do(const struct doctor_host *h, bool began)
+{
+    if (began)
+        return "what comes after the last line above hangs or crashes";
+    if (!h->answered && h->way && strcmp(h->way, "srun") == 0)
+        return "srun --overlap -w HOST hostname must work there, and zerotrain be there by the "
+               "same path (--remote_path)";
+    return NULL;
+}
+
 /* Before it has answered it is the login that fails, then the program, then what it was at. */
 static void on_failure(struct doctor *d, struct doctor_host *h, const char *why)
 {
     const bool began = json_array_size(h->checks) > 1;
-    const bool by_srun = !h->answered && h->way && strcmp(h->way, "srun") == 0;
     h->failed = true;
-    add_host_check(
-        d, h,
-        doctor_check(!h->answered ? "login"
-                     : began      ? "probe"
-                                  : "program",
-                     DOCTOR_FAIL,
-                     began ? "what comes after the last line above hangs or crashes"
-                     : by_srun
-                         ? "srun --overlap -w HOST hostname must work there, and zerotrain be "
-                           "there by the same path (--remote_path)"
-                         : NULL,
-                     NULL, "%s", why),
-        false);
+    add_host_check(d, h,
+                   doctor_check(!h->answered ? "login"
+                                : began      ? "probe"
+                                             : "program",
+                                DOCTOR_FAIL, what_to_do(h, began), NULL, "%s", why),
+                   false);
 }
 
 static void on_node(void *ctx, int node, const struct zt_node_news *news)

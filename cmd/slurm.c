@@ -5,13 +5,22 @@
 #include "base/program.h"
 #include "launch/srun.h"
 
+/* NULL: there is no allocation. */
+static const char *nodelist(struct zt_err *err)
+{
+    const char *list = getenv("SLURM_JOB_NODELIST");
+    if (!list)
+        zt_err_set(err, ZT_EINPUT,
+                   "SLURM_JOB_NODELIST is not set: we are in no allocation; get one with salloc or "
+                   "sbatch");
+    return list;
+}
+
 int cmd_slurm_read(struct zt_hosts *h, struct zt_err *err)
 {
-    const char *nodes = getenv("SLURM_JOB_NODELIST"), *tasks = getenv("SLURM_TASKS_PER_NODE");
+    const char *nodes = nodelist(err), *tasks = getenv("SLURM_TASKS_PER_NODE");
     if (!nodes)
-        return zt_err_set(err, ZT_EINPUT,
-                          "SLURM_JOB_NODELIST is not set: we are in no allocation; get one "
-                          "with salloc or sbatch");
+        return err->code;
     if (!tasks)
         return zt_err_set(err, ZT_EINPUT,
                           "SLURM_TASKS_PER_NODE is not set; allocate with --ntasks-per-node=N");
@@ -20,9 +29,9 @@ int cmd_slurm_read(struct zt_hosts *h, struct zt_err *err)
 
 void cmd_slurm_note(const struct cmd_options *o)
 {
-    const char *list = getenv("SLURM_JOB_NODELIST");
     struct zt_hosts ours = {0};
     struct zt_err ignored;
+    const char *list = nodelist(&ignored);
     if (!list || o->hostfile || o->launcher || o->joined)
         return;
     if (zt_hosts_of_nodelist(list, &ours, &ignored) == 0 &&
@@ -44,12 +53,9 @@ static bool holds(const struct zt_hosts *h, const char *name)
 
 int cmd_slurm_check(const struct zt_hosts *h, const char *hostfile, struct zt_err *err)
 {
-    const char *list = getenv("SLURM_JOB_NODELIST");
     struct zt_hosts ours = {0};
-    int rc = list ? zt_hosts_of_nodelist(list, &ours, err)
-                  : zt_err_set(err, ZT_EINPUT,
-                               "SLURM_JOB_NODELIST is not set: we are in no "
-                               "allocation; get one with salloc or sbatch");
+    const char *list = nodelist(err);
+    int rc = list ? zt_hosts_of_nodelist(list, &ours, err) : err->code;
     for (int i = 0; i < h->n && !rc; i++)
         if (!holds(&ours, h->v[i].name))
             rc = zt_err_set(err, ZT_EINPUT,

@@ -132,8 +132,9 @@ static void note_failed(struct zt_srun *s, const char *list, const char *end)
 static void understand(struct zt_srun *s, const char *line)
 {
     static const char prefix[] = "srun: error: ", where[] = " failed on node ";
+    static const char gives_up[] = "srun: Job step aborted";
     const char *launch = strstr(line, where), *task = strstr(line, ": task");
-    s->aborts = s->aborts || strncmp(line, "srun: Job step aborted", 22) == 0;
+    s->aborts = s->aborts || strncmp(line, gives_up, sizeof gives_up - 1) == 0;
     if (!s->hosts || s->aborts || strncmp(line, prefix, sizeof prefix - 1) != 0)
         return;
     if (launch) {
