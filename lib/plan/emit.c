@@ -19,8 +19,7 @@ static const struct zt_stage_rows stage_table[4] = {
 /* One rank holds everything whatever the stage, and nothing travels. */
 static const struct zt_stage_rows alone = {true, true, true, false, false};
 
-/* Rows of an unrolled program: more micro-batches than this belong into a loop. */
-enum { MAX_STEPS = 1 << 18 };
+enum { MAX_PASSES = 1 << 18 /* of segments in a step */ };
 
 static size_t buf_align(enum zt_arena_id arena)
 {
@@ -230,15 +229,20 @@ static void emit_start(struct zt_emit *e, struct zt_plan *p)
     }
 }
 
+int zt_plan_max_accum(const struct zt_model *model)
+{
+    return ZT_MIN(MAX_PASSES / model->n_segments, ZT_PLAN_MAX_ACCUM);
+}
+
 int zt_plan_emit(struct zt_plan *p, struct zt_err *err)
 {
     const struct zt_plan_config *cfg = &p->cfg;
-    if ((int64_t)cfg->accum * p->model->n_segments > MAX_STEPS)
+    if (cfg->accum > zt_plan_max_accum(p->model))
         return zt_err_set(
             err, ZT_EUNSUPPORTED,
             "gradient_accumulation_steps %d: a step of more than %d segment passes is "
             "not carried out; use larger micro-batches",
-            cfg->accum, MAX_STEPS);
+            cfg->accum, MAX_PASSES);
     struct zt_emit e;
     emit_start(&e, p);
     const bool snapshot = cfg->snapshot && cfg->offload_optimizer != ZT_OFFLOAD_NVME &&

@@ -3,10 +3,7 @@
 #include "base/err.h"
 #include "plan/fit_internal.h"
 
-enum {
-    MAX_RUNGS = 24,
-    MAX_PASSES = 1 << 14 /* segment passes of a step that a search still plans */
-};
+enum { MAX_RUNGS = 256 /* no number up to the largest micro-batch has more divisors */ };
 
 static const double SAME_TIME = 1.02;
 
@@ -141,15 +138,16 @@ static struct ladder ladder_of(const struct zt_plan_config *cfg, enum zt_fit_dim
     return l;
 }
 
-/* Divisors of the micro-batch, largest first, as long as the step stays plannable in no time. */
+/* Divisors of the micro-batch, largest first, as long as a step may have that many micro-batches. */
 static struct ladder micro_ladder(const struct zt_model *m, const struct zt_plan_config *cfg)
 {
     struct ladder l = {.n = 1, .micro = {cfg->micro_batch}};
-    for (int64_t d = 2; d <= cfg->micro_batch && l.n < MAX_RUNGS; d++) {
-        if (d * cfg->accum * m->n_segments > MAX_PASSES)
-            break;
-        if (cfg->micro_batch % d == 0)
-            l.micro[l.n++] = cfg->micro_batch / d;
+    const int64_t most = ZT_MIN(cfg->micro_batch, zt_plan_max_accum(m) / cfg->accum);
+    for (int64_t d = 2; d <= most; d++) {
+        if (cfg->micro_batch % d)
+            continue;
+        ZT_ASSERT_CMP(l.n, <, MAX_RUNGS);
+        l.micro[l.n++] = cfg->micro_batch / d;
     }
     return l;
 }
@@ -203,15 +201,16 @@ static void count_live(const struct zt_plan *p, struct zt_fit_choice *c)
     free(life);
 }
 
-int zt_fit_size(const struct zt_model *model, const struct zt_fit_limits *limits,
-                struct zt_fit_choice *c, struct zt_err *err)
+/* What lives at one time, which no plan needs less than; and if that fits and is to be `placed`, the plan's. */
+static int size_choice(const struct zt_model *model, const struct zt_fit_limits *limits,
+                       struct zt_fit_choice *c, bool placed, struct zt_err *err)
 {
     struct zt_plan *p;
     int rc = zt_plan_outline(model, &c->cfg, 0, &p, err);
     if (rc)
         return rc;
     count_live(p, c);
-    c->exact = within(c->device, c->host, limits);
+    c->exact = placed && within(c->device, c->host, limits);
     if (c->exact) {
         zt_plan_arrange(p);
         c->device = zt_plan_device_bytes(p);
@@ -221,6 +220,12 @@ int zt_fit_size(const struct zt_model *model, const struct zt_fit_limits *limits
     c->step_s = p->programs[ZT_PROG_TRAIN].time_s;
     zt_plan_free(p);
     return 0;
+}
+
+int zt_fit_size(const struct zt_model *model, const struct zt_fit_limits *limits,
+                struct zt_fit_choice *c, struct zt_err *err)
+{
+    return size_choice(model, limits, c, true, err);
 }
 
 /* ---- search ---- */
@@ -264,30 +269,37 @@ static int size_at(const struct search *s, const int rung[ZT_N_FIT_DIMS], struct
     return rc;
 }
 
-static bool try_at(const struct search *s, int rung[ZT_N_FIT_DIMS], int micro,
-                   struct zt_fit_choice *c)
+/* Does what lives at one time fit, on a rung of the micro-batch? */
+static bool may_fit(const struct search *s, int rung[ZT_N_FIT_DIMS], int micro)
 {
     rung[ZT_FIT_MICRO_BATCH] = micro;
-    return size_at(s, rung, c) == 0;
+    struct zt_fit_choice c = choice_at(s, rung);
+    return size_choice(s->model, s->limits, &c, false, s->err) == 0 && c.fits;
 }
 
-/* The largest smaller micro-batch that fits, if the smallest does. */
+/*
+ * The largest smaller micro-batch that fits: the largest of which what lives at one time does, found by
+ * bisection, or the next one below whose plan does.
+ */
 static void try_micro_batches(struct search *s, int rung[ZT_N_FIT_DIMS])
 {
-    struct zt_fit_choice c, best = {0};
-    int lo = 0, hi = s->ladders[ZT_FIT_MICRO_BATCH].n - 1; /* lo does not fit, hi does */
-    if (hi == 0 || !try_at(s, rung, hi, &best) || !best.fits)
-        return;
+    const int n = s->ladders[ZT_FIT_MICRO_BATCH].n;
+    int lo = 0, hi = n - 1; /* lo does not fit; hi is the first that may, or the last */
     while (hi - lo > 1) {
         int mid = lo + (hi - lo) / 2;
-        if (try_at(s, rung, mid, &c) && c.fits) {
-            best = c;
+        if (may_fit(s, rung, mid))
             hi = mid;
-        } else {
+        else
             lo = mid;
+    }
+    for (; hi > 0 && hi < n; hi++) {
+        struct zt_fit_choice c;
+        rung[ZT_FIT_MICRO_BATCH] = hi;
+        if (size_at(s, rung, &c) == 0 && c.fits) {
+            keep(s, &c);
+            return;
         }
     }
-    keep(s, &best);
 }
 
 /* The same with the micro-batch as asked for, and smaller ones if need be; kept as `what` says. */

@@ -16,11 +16,17 @@ struct item {
     int first_life, n_lives; /* in order */
     int lo, length;          /* where it begins; how many ops it is alive at */
     int buf;                 /* the first of them */
+    int id;                  /* its number in any order */
 };
 
 struct placed {
     size_t begin, end;
-    struct zt_life life;
+    int id;
+};
+
+/* A stretch of ops at which an item is alive; a life that wraps is two. */
+struct stretch {
+    int lo, hi, id;
 };
 
 enum order { BY_BYTES, BY_AREA, BY_LENGTH, N_ORDERS };
@@ -61,38 +67,10 @@ static int by_length(const void *a, const void *b)
     return c ? c : by_bytes(a, b);
 }
 
-/* Alive at the same time, modulo a program of n ops. */
-static bool meet(struct zt_life a, struct zt_life b, int n)
+static int by_lo(const void *a, const void *b)
 {
-    return (a.lo <= b.hi && b.lo <= a.hi) || a.lo <= b.hi - n || b.lo <= a.hi - n;
-}
-
-static bool meet_any(struct zt_life a, const struct zt_life *lives, int n_lives, int n)
-{
-    bool any = false;
-    for (int i = 0; i < n_lives; i++)
-        any |= meet(a, lives[i], n);
-    return any;
-}
-
-/* Where to put `it` among the buffers placed, sorted by offset: the first gap, or the smallest. */
-static size_t choose_offset(const struct placed *placed, int n_placed, const struct item *it,
-                            const struct zt_life *lives, int n_ops, bool smallest_gap)
-{
-    size_t cursor = 0, offset = 0, best_gap = SIZE_MAX;
-    for (int i = 0; i < n_placed; i++) {
-        const struct placed *q = &placed[i];
-        if (q->end <= cursor || !meet_any(q->life, lives, it->n_lives, n_ops))
-            continue;
-        if (q->begin > cursor && q->begin - cursor >= it->bytes && q->begin - cursor < best_gap) {
-            offset = cursor;
-            best_gap = q->begin - cursor;
-            if (!smallest_gap)
-                return offset;
-        }
-        cursor = q->end;
-    }
-    return best_gap < SIZE_MAX ? offset : cursor;
+    const struct stretch *x = a, *y = b;
+    return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
 static void insert(struct placed *placed, int n_placed, struct placed q)
@@ -117,22 +95,107 @@ struct packing {
     int n, n_lives, n_ops;
     size_t base, bound; /* where transients begin; no packing is lower than base + bound */
     size_t best;        /* peak above the base of the offsets kept; SIZE_MAX: none yet */
+    size_t *
+        first_met; /* (n + 1) item `id` is alive with met[first_met[id]] and on, some of them twice */
+    int *met;
+    int *mark, n_marks; /* (n) the last time that an item was marked */
     struct placed *placed;
     size_t *offsets; /* (n) of the order under way */
 };
 
+/* Stretches of all lives, by their beginnings; how many. */
+static int list_stretches(const struct packing *k, struct stretch *out)
+{
+    int n = 0;
+    for (int i = 0; i < k->n; i++) {
+        const struct item *it = &k->items[i];
+        for (int j = it->first_life; j < it->first_life + it->n_lives; j++) {
+            const struct zt_life l = k->lives[j];
+            out[n++] = (struct stretch){l.lo, ZT_MIN(l.hi, k->n_ops - 1), it->id};
+            if (l.hi >= k->n_ops)
+                out[n++] = (struct stretch){0, l.hi - k->n_ops, it->id};
+        }
+    }
+    qsort(out, n, sizeof *out, by_lo);
+    return n;
+}
+
+/* Walk over the stretches and count who meets whom, in first_met[id + 1]; or list them, in met[]. */
+static void meet(struct packing *k, const struct stretch *s, int n, struct stretch *alive,
+                 size_t *at)
+{
+    int n_alive = 0;
+    for (int i = 0; i < n; i++) {
+        int kept = 0;
+        for (int j = 0; j < n_alive; j++) {
+            if (alive[j].hi < s[i].lo)
+                continue;
+            alive[kept++] = alive[j];
+            if (at) {
+                k->met[at[s[i].id]++] = alive[j].id;
+                k->met[at[alive[j].id]++] = s[i].id;
+            } else {
+                k->first_met[s[i].id + 1]++;
+                k->first_met[alive[j].id + 1]++;
+            }
+        }
+        alive[kept++] = s[i];
+        n_alive = kept;
+    }
+}
+
+/* Who is alive at the same time, modulo the program: it is the same for every order. */
+static void find_meetings(struct packing *k)
+{
+    struct stretch *all = zt_xcalloc(2 * (size_t)k->n_lives, sizeof *all);
+    struct stretch *alive = zt_xcalloc(2 * (size_t)k->n_lives, sizeof *alive);
+    size_t *at = zt_xcalloc(k->n, sizeof *at);
+    const int n = list_stretches(k, all);
+    k->first_met = zt_xcalloc((size_t)k->n + 1, sizeof *k->first_met);
+    meet(k, all, n, alive, NULL);
+    for (int i = 0; i < k->n; i++) {
+        at[i] = k->first_met[i];
+        k->first_met[i + 1] += k->first_met[i];
+    }
+    k->met = zt_xcalloc(k->first_met[k->n] + 1, sizeof *k->met);
+    meet(k, all, n, alive, at);
+    free(all);
+    free(alive);
+    free(at);
+}
+
+/* Where to put `it` among the items placed, sorted by offset: the first gap, or the smallest. */
+static size_t choose_offset(struct packing *k, int n_placed, const struct item *it,
+                            bool smallest_gap)
+{
+    size_t cursor = 0, offset = 0, best_gap = SIZE_MAX;
+    const int mark = ++k->n_marks;
+    for (size_t i = k->first_met[it->id]; i < k->first_met[it->id + 1]; i++)
+        k->mark[k->met[i]] = mark;
+    for (int i = 0; i < n_placed; i++) {
+        const struct placed *q = &k->placed[i];
+        if (k->mark[q->id] != mark || q->end <= cursor)
+            continue;
+        if (q->begin > cursor && q->begin - cursor >= it->bytes && q->begin - cursor < best_gap) {
+            offset = cursor;
+            best_gap = q->begin - cursor;
+            if (!smallest_gap)
+                return offset;
+        }
+        cursor = q->end;
+    }
+    return best_gap < SIZE_MAX ? offset : cursor;
+}
+
 /* Place the items in their order, all below the best peak: the first that fails, or n. */
 static int place(struct packing *k, bool smallest_gap)
 {
-    int n_placed = 0;
     for (int i = 0; i < k->n; i++) {
         const struct item *it = &k->items[i];
-        const struct zt_life *lives = k->lives + it->first_life;
-        size_t at = choose_offset(k->placed, n_placed, it, lives, k->n_ops, smallest_gap);
+        size_t at = choose_offset(k, i, it, smallest_gap);
         if (at + it->bytes >= k->best)
             return i;
-        for (int j = 0; j < it->n_lives; j++)
-            insert(k->placed, n_placed++, (struct placed){at, at + it->bytes, lives[j]});
+        insert(k->placed, i, (struct placed){at, at + it->bytes, it->id});
         k->offsets[i] = at;
     }
     return k->n;
@@ -161,7 +224,7 @@ static bool good_enough(const struct packing *k)
 static void repair(struct packing *k)
 {
     enum { MAX_TRIES = 32, MAX_TESTS = 1 << 25 };
-    int64_t tests = (int64_t)k->n * k->n_lives / 2; /* of one try */
+    int64_t tests = (int64_t)k->n * k->n / 2; /* of one try */
     qsort(k->items, k->n, sizeof *k->items, by_bytes);
     for (int t = 0; t < MAX_TRIES && t * tests < MAX_TESTS && !good_enough(k); t++) {
         int failed = place(k, true);
@@ -179,8 +242,11 @@ static void pack_items(struct packing *k)
 {
     static int (*const orders[N_ORDERS])(const void *, const void *) = {by_bytes, by_area,
                                                                         by_length};
-    k->placed = zt_xcalloc(k->n_lives, sizeof *k->placed);
+    k->placed = zt_xcalloc(k->n, sizeof *k->placed);
     k->offsets = zt_xcalloc(k->n, sizeof *k->offsets);
+    k->mark = zt_xcalloc(k->n, sizeof *k->mark);
+    k->n_marks = 0;
+    find_meetings(k);
     for (int t = 0; t < 2 * N_ORDERS && !good_enough(k); t++) {
         qsort(k->items, k->n, sizeof *k->items, orders[t / 2]);
         if (place(k, t % 2 == 0) == k->n)
@@ -189,14 +255,20 @@ static void pack_items(struct packing *k)
     repair(k);
     free(k->placed);
     free(k->offsets);
+    free(k->mark);
+    free(k->first_met);
+    free(k->met);
 }
 
 /* Add the buffer and what has its place, if it is the first of them. */
 static void add_item(struct packing *k, int buf, const struct zt_life *life)
 {
     const struct zt_fold *fold = &k->p->fold;
-    struct item it = {
-        .bytes = k->p->bufs[buf].bytes, .first_life = k->n_lives, .lo = life[buf].lo, .buf = buf};
+    struct item it = {.bytes = k->p->bufs[buf].bytes,
+                      .first_life = k->n_lives,
+                      .lo = life[buf].lo,
+                      .buf = buf,
+                      .id = k->n};
     if (!zt_fold_is_first(fold, buf))
         return;
     for (int b = buf; b >= 0; b = zt_fold_next(fold, b)) {

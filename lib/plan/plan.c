@@ -3,7 +3,7 @@
 #include "base/size.h"
 
 /* Sizes below stay far from overflow inside these bounds. */
-enum { MAX_SEQUENCES = 1 << 20, MAX_SEQ_LEN = 1 << 24, MAX_ACCUM = 1 << 16 };
+enum { MAX_SEQUENCES = 1 << 20, MAX_SEQ_LEN = 1 << 24 };
 enum { MAX_DISK_BUFFERS = 1 << 16 };
 static const int64_t max_params = INT64_C(1) << 50;
 
@@ -24,7 +24,7 @@ static int check_shape(const struct zt_model *m, const struct zt_plan_config *cf
     if (!rc)
         rc = check_range("sequence length", cfg->seq_len, 1, MAX_SEQ_LEN, err);
     if (!rc)
-        rc = check_range("gradient_accumulation_steps", cfg->accum, 1, MAX_ACCUM, err);
+        rc = check_range("gradient_accumulation_steps", cfg->accum, 1, ZT_PLAN_MAX_ACCUM, err);
     if (!rc)
         rc = check_range("number of model parameters", m->n_elems, 1, max_params, err);
     if (rc)

@@ -71,6 +71,8 @@ struct zt_profile {
 extern const struct zt_profile zt_profiles[]; /* "fast", "slow", "cpu"; the last has name NULL */
 const struct zt_profile *zt_profile_find(const char *name);
 
+enum { ZT_PLAN_MAX_ACCUM = 1 << 16 };
+
 struct zt_plan_config {
     int stage; /* 0..3 */
     struct zt_mesh mesh;
@@ -203,6 +205,9 @@ int zt_plan_create(const struct zt_model *model, const struct zt_plan_config *cf
  * Units of the model for a shard group of n_shards; in plan->arena. Deterministic, rank not read.
  */
 void zt_plan_units(struct zt_plan *p);
+
+/* The most micro-batches of a step: its rows are listed one by one. */
+int zt_plan_max_accum(const struct zt_model *model);
 
 /*
  * Emit all programs of the configuration (offsets and waits not set); folded where micro-batches are many

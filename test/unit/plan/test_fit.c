@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "models.h"
 #include "plan/fit.h"
+#include "plan/fit_internal.h"
 #include "plan/largest.h"
 
 static struct zt_err err;
@@ -174,6 +175,44 @@ TEST(fit_changes_fit_and_no_part_of_them_may_be_left_out)
         RETURN_IF_FAILED();
         check_changes(m, &cfg, need - 4096);
     }
+    zt_arena_release(&arena);
+}
+
+/*
+ * A micro-batch hundreds of times too large: what is suggested is a plan's, to the byte, and of smaller
+ * micro-batches it is the largest: the next larger one does not fit.
+ */
+TEST(fit_micro_batches_far_too_large)
+{
+    static const int64_t micro[] = {512, 720, 509 /* prime: only 1 is left */};
+    struct zt_arena arena = {0};
+    const struct zt_model *m = model_of(&llama_fixture, &arena);
+    bool any = false;
+    for (int v = 0; v < 24; v++) {
+        struct zt_plan_config cfg = tiny_config(v % 4, 2, v % 2 ? ZT_BF16 : ZT_F32);
+        const struct zt_fit_limits limits = device_limit((size_t)(v + 4) << 15);
+        struct zt_fit f;
+        cfg.micro_batch = micro[v % 3];
+        cfg.accum = v % 5 ? 1 : 7;
+        CHECK_OK(zt_fit_search(m, &cfg, &limits, ZT_FIT_CHANGES, &f, &err), err);
+        for (int i = 0; i < f.n; i++) {
+            struct zt_fit_choice c = f.choices[i];
+            check_choice(m, &c, &limits);
+            CHECK(equal_steps(&c.cfg, &cfg));
+            if (c.rung[ZT_FIT_MICRO_BATCH] == 0)
+                continue;
+            any = true;
+            int64_t larger = c.cfg.micro_batch + 1;
+            while (cfg.micro_batch % larger)
+                larger++;
+            c.cfg.micro_batch = larger;
+            c.cfg.accum = (int)(cfg.micro_batch / larger) * cfg.accum;
+            CHECK_OK(zt_fit_size(m, &limits, &c, &err), err);
+            CHECK(!c.fits);
+        }
+        zt_fit_release(&f);
+    }
+    CHECK(any);
     zt_arena_release(&arena);
 }
 
