@@ -14,7 +14,7 @@ fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     echo "install-deps.sh knows Debian and Ubuntu only. Install with your package manager: a C11" \
-        "compiler, make, oneDNN (2.5 or newer), libyaml, jansson, xxHash, OpenSSL 3 (libssl and libcrypto), libssh2, liburing if you like;" \
+        "compiler, make, oneDNN 2 or 3, libyaml, jansson, xxHash, OpenSSL 3 (libssl and libcrypto), libssh2, liburing if you like;" \
         "then run make." >&2
     exit 1
 fi

@@ -105,7 +105,7 @@ TEST(agents_end_with_us)
 {
     static struct rig r;
     RIG(&r);
-    CHECK(program(&r, "cat >/dev/null; echo ended >\"${0%/*}\"/ended.$$"));
+    CHECK(program(&r, "cd \"${0%/*}\" && echo >began.$$; cat >/dev/null; echo >ended.$$"));
     for (int i = 0; i < 3; i++)
         add_host(&r);
     pid_t pid = fork();
@@ -113,7 +113,7 @@ TEST(agents_end_with_us)
         bool ok = begin(&r);
         for (int i = 0; i < r.n && ok; i++)
             ok = write(r.fd[i], "x", 1) == 1;
-        while (ok && sh(&r, "[ $(pgrep -cf '%s/[p]rogram') -ge 3 ]", r.dir))
+        while (ok && sh(&r, "[ $(ls began.* | wc -l) -eq 3 ]"))
             poll(NULL, 0, 20);
         raise(SIGKILL);
     }
