@@ -204,12 +204,13 @@ $B/bench/%: test/bench/%.c $B/libzerotrain.a
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libzerotrain.a $(LDLIBS)
 
-# Kernels, collectives, what offload and checkpoints cost, whole models; the last against PyTorch and DeepSpeed where
+# Kernels, collectives, plans, what offload and checkpoints cost, whole models; the last against PyTorch and DeepSpeed where
 # scripts/bench-venv.sh could install them. BENCH_ARGS: of test/bench/bench_models.py.
 benches: $(BENCHES)
 
 bench: all benches
 	@for b in $(BENCHES); do echo "== $$b"; ZT_CUDA_LIB=$${ZT_CUDA_LIB-$B/libzerotrain_cuda.so} $$b || exit 1; done
+	test/bench/bench_plan.sh $B/zerotrain
 	test/bench/bench_offload.py $B/zerotrain
 	test/bench/bench_ckpt.py --dir $B $B/zerotrain
 	@scripts/bench-venv.sh || echo "models are measured without PyTorch"
