@@ -125,6 +125,30 @@ TEST(engine_dropout_same_bits)
     }
 }
 
+/*
+ * So many micro-batches that the plan was made of a few of them (lib/plan/fold.c): the same bits at every
+ * stage, with what is gathered, offloaded and made again; and the sums of one large micro-batch.
+ */
+TEST(engine_many_micro_batches)
+{
+    struct bits first, b;
+    for (int i = 0; i < 9; i++) {
+        struct job j = job(2, i % 4, ZT_F32);
+        j.cfg.accum = i < 8 ? 12 : 1;
+        j.cfg.micro_batch = i < 8 ? 1 : 12;
+        j.cfg.reduce_every_micro_batch = true;
+        j.cfg.recompute = i & 4 ? ZT_RECOMPUTE_BLOCK : ZT_RECOMPUTE_NONE;
+        j.cfg.prefetch_bytes = i & 4 ? 1 : 0;
+        j.cfg.offload_optimizer = i > 4 && i < 8 ? ZT_OFFLOAD_CPU : ZT_OFFLOAD_NONE;
+        j.cfg.offload_param = i == 7 ? ZT_OFFLOAD_CPU : ZT_OFFLOAD_NONE;
+        collect(&j, i ? &b : &first);
+        RETURN_IF_FAILED();
+        CHECK(i == 0 || i == 8 || memcmp(&first, &b, sizeof first) == 0);
+    }
+    for (int step = 0; step < STEPS; step++)
+        CHECK_NEAR(b.loss[step], first.loss[step], 1e-5);
+}
+
 /* The masks are of the samples: the same ones however a batch is cut, so only rounding differs. */
 TEST(engine_dropout_by_any_split)
 {
