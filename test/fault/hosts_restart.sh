@@ -14,6 +14,13 @@ train() { # OPTION...
     start_saving --hostfile="$tmp/three" "$@"
     until_step 3
 }
+# The same, without any checkpoint.
+train_unsaved() { # OPTION...
+    start_saving --hostfile="$tmp/three" --set checkpoint.every_steps=1000000 "$@"
+    until_true has_steps || fail "start" "no step was made: $(tail -n 3 "$tmp/err")"
+}
+has_steps() { [ "$(grep -cs loss "$run/metrics.jsonl")" -ge 3 ] 2>/dev/null || ended; }
+began_anew() { says 'beginning with the first step again'; }
 went_on() { lines 'going on from' "$1" || ended; }
 rank_is_there() { [ -n "$(rank_on "$1" "$2")" ] || ended; }
 kill_rank() { # HOST RANK
@@ -72,6 +79,12 @@ hit 9 "$(agent_on 2)"
 until_true went_on 1
 goes_on_and_ends "an agent is killed" 'the agent on zt2 was lost'
 
+train_unsaved --max_restarts=1
+kill_rank 2 1
+until_true began_anew
+goes_on_and_ends "a rank is killed before the first checkpoint" 'restart 1 of 1 in 1 s'
+same_losses || fail "a rank is killed before the first checkpoint" "other losses: $(losses "$run" | tr '\n' ' ')"
+
 # Rank 0's: its host still has ranks, and the lock, when the link is cut.
 train --max_restarts=1
 ip link set vzt1 down
@@ -94,7 +107,6 @@ unset ZT_TEST_RETURN_S
 # ---- those that remain ----
 
 left_out() { # NAME HOST WHY: it goes on with two hosts, in the same batches
-    until_true went_on 1
     goes_on_and_ends "$1" "$2 is left out from now on: $3"
     said "$1" 'batch 12 = micro-batch 2 x accumulation 3 x 2 ranks'
     said "$1" 'on 2 hosts'
@@ -103,14 +115,22 @@ left_out() { # NAME HOST WHY: it goes on with two hosts, in the same batches
 
 train --max_restarts=1 --elastic
 ip link set vzt2 down
+until_true went_on 1
 left_out "a host is cut off" zt2 'it was lost'
 ip link set vzt2 up
 
 # The one of rank 0, which has the lock of the folder.
 train --max_restarts=1 --elastic
 ip link set vzt1 down
+until_true went_on 1
 left_out "the host of rank 0 is cut off" zt1 'it was lost'
 ip link set vzt1 up
+
+train_unsaved --max_restarts=1 --elastic
+ip link set vzt3 down
+until_true began_anew
+left_out "a host is cut off before the first checkpoint" zt3 'it was lost'
+ip link set vzt3 up
 
 freeze_and_thaw() { # NAME HOST
     train --max_restarts=2 --elastic
@@ -131,6 +151,37 @@ until_true went_on 1
 kill_rank 2 1
 until_true went_on 2
 left_out "the ranks of a host fail twice in a row" zt2 'its ranks failed twice in a row'
+
+# The memory of zt2 is that of a control group, which runs out; its rank is the one that the kernel picks.
+memory_group() {
+    local root=/sys/fs/cgroup
+    if [ -e $root/memory/cgroup.procs ]; then
+        group=$root/memory/zt-test-$$ limit=memory.limit_in_bytes usage=memory.usage_in_bytes
+    else
+        group=$root/zt-test-$$ limit=memory.max usage=memory.current
+    fi
+    mkdir "$group" 2>/dev/null && [ -e "$group/$limit" ] && cat "$lab/zt2/pid" >"$group/cgroup.procs"
+}
+run_out_of_memory() { # PID: it is killed first, then who takes the memory
+    echo 1000 >"/proc/$1/oom_score_adj"
+    cat "$group/$usage" >"$group/$limit"
+    bash -c 'echo $$ >"$0/cgroup.procs" && echo 500 >/proc/self/oom_score_adj && head -c 1G /dev/zero | tail -c 1G' \
+        "$group" >"$tmp/taken" 2>&1
+    rm "$tmp/taken"
+    echo -1 >"$group/$limit" 2>/dev/null || echo max >"$group/$limit"
+}
+name="a rank is killed for memory"
+if memory_group; then
+    train --max_restarts=1 --elastic
+    run_out_of_memory "$(rank_on 2 1)"
+    until_true went_on 1
+    left_out "$name" zt2 'it ran out of memory'
+    said "$name" 'rank 1 on zt2 failed first: signal 9 .*out-of-memory'
+    cat "$lab/zt2/pid" >"${group%/*}/cgroup.procs"
+else
+    echo "skip $suite $name: no control group for memory can be made"
+fi
+[ ! -d "$group" ] || rmdir "$group"
 
 # Two, one after the other, at last with one host alone.
 train --max_restarts=2 --elastic

@@ -18,6 +18,7 @@ down() {
     for i in $(seq "$n_hosts"); do
         for pid in $(ip netns pids "zt$i" 2>/dev/null); do kill -9 "$pid" 2>/dev/null || true; done
         ip netns del "zt$i" 2>/dev/null || true
+        ip link del "vzt$i" 2>/dev/null || true # connections that are still retried keep a namespace for minutes
         rm -rf "/etc/netns/zt$i"
     done
     ip link del ztbr0 2>/dev/null || true
