@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "base/size.h"
+#include "base/thread.h"
 #include "nccl_coll.h"
 
 enum {
@@ -448,9 +449,8 @@ int zt_cuda_nccl_create(const struct zt_nccl_id *id, struct zt_dev *dev, const s
     if (rc)
         abort_comms(c, err);
     pthread_mutex_unlock(&c->lock);
-    int no = rc ? 0 : pthread_create(&c->watcher, NULL, watch, c);
-    if (no)
-        rc = zt_err_set(err, ZT_ESYS, "NCCL: cannot start a thread: %s", strerror(no));
+    if (!rc)
+        rc = zt_thread_start(&c->watcher, "nccl-watch", watch, c, err);
     c->watched = !rc;
     if (rc)
         free_coll(&c->base);

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -14,6 +13,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/str.h"
+#include "base/thread.h"
 
 #define NAME ".lock-"
 #define HELD "held by "
@@ -223,22 +223,17 @@ static void *beat(void *arg)
     return NULL;
 }
 
-/* Signals are for threads that wait for them. */
 static int start_beat(struct zt_ckpt_lock *l, struct zt_err *err)
 {
     pthread_condattr_t attr;
-    sigset_t all, old;
     pthread_mutex_init(&l->mutex, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&l->cond, &attr);
     pthread_condattr_destroy(&attr);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    errno = pthread_create(&l->thread, NULL, beat, l);
-    l->has_thread = errno == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return l->has_thread ? 0 : zt_err_errno(err, ZT_ESYS, "%s: a thread", l->path);
+    int rc = zt_thread_start(&l->thread, "ckpt-lock", beat, l, err);
+    l->has_thread = !rc;
+    return rc;
 }
 
 /* 1: it is ours. 0: somebody was quicker. */

@@ -4,11 +4,10 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "coll/tcp_net.h"
 
 enum { LOOK_MS = 100 }; /* how often the abort word is looked at */
@@ -69,7 +68,6 @@ static void *watch(void *arg)
     struct pollfd p[ZT_TCP_MAX_NODES + 1];
     int n = collect(c->net, w);
     bool told = false;
-    prctl(PR_SET_NAME, "coll-watch");
     for (;;) {
         for (int i = 0; i < n; i++)
             p[i] = (struct pollfd){.fd = w[i].over ? -1 : w[i].conn->fd, .events = POLLIN};
@@ -94,18 +92,12 @@ static void *watch(void *arg)
 int zt_tcp_watch(struct shm_coll *c, struct zt_err *err)
 {
     struct tcp_net *net = c->net;
-    sigset_t all, old;
     net->wake_fd = eventfd(0, EFD_CLOEXEC);
     if (net->wake_fd < 0)
         return zt_err_errno(err, ZT_ESYS, "eventfd");
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    errno = pthread_create(&net->watcher, NULL, watch, c);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (errno)
-        return zt_err_errno(err, ZT_ESYS, "a thread to watch other nodes");
-    net->watching = true;
-    return ZT_OK;
+    int rc = zt_thread_start(&net->watcher, "coll-watch", watch, c, err);
+    net->watching = !rc;
+    return rc;
 }
 
 void zt_tcp_unwatch(struct shm_coll *c)

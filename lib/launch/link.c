@@ -101,7 +101,7 @@ const char *zt_link_end(const struct zt_link *l)
                                : "";
 }
 
-/* SIGPIPE belongs to the program's own output (front.c); a dead peer must not raise it. */
+/* SIGPIPE belongs to the program's own output (front_stop.c); a dead peer must not raise it. */
 static ssize_t send_some(const struct zt_link *l, const char *p, size_t n)
 {
     if (l->tls)
