@@ -11,7 +11,7 @@
 
 enum {
     HANDSHAKE_MAX_BYTES = 16 << 10,
-    KEY_RECORDS = 1 << 16, /* sent by one key; AES-GCM is good for 2^24 (RFC 8446, 5.5) */
+    KEY_RECORDS = 1 << 23, /* sent by one key; AES-GCM is good for 2^24 (RFC 8446, 5.5) */
 };
 
 struct zt_tls_ctx {
@@ -29,9 +29,10 @@ struct zt_tls {
     uint8_t name[ZT_TLS_NAME_MAX];
     size_t name_bytes;
     bool proven;
-    size_t n_read;      /* bytes, until proven */
-    uint32_t n_records; /* sent by this key */
-    int io_error;       /* errno of the last call on the socket; 0: it gave something, or its end */
+    size_t n_read;        /* bytes, until proven */
+    uint32_t n_records;   /* sent by this key */
+    uint32_t renew_after; /* how many that may be */
+    int io_error; /* errno of the last call on the socket; 0: it gave something, or its end */
 };
 
 static int set_error(struct zt_err *err, const char *what)
@@ -60,11 +61,12 @@ static int bio_read(BIO *b, char *bytes, int n)
 {
     struct zt_tls *t = BIO_get_data(b);
     BIO_clear_retry_flags(b);
-    if (!t->proven && t->n_read >= HANDSHAKE_MAX_BYTES) {
+    const size_t most = t->proven ? (size_t)n : ZT_MIN((size_t)n, HANDSHAKE_MAX_BYTES - t->n_read);
+    if (most == 0) {
         t->io_error = EMSGSIZE;
         return -1;
     }
-    ssize_t k = recv(t->fd, bytes, (size_t)n, 0);
+    ssize_t k = recv(t->fd, bytes, most, 0);
     t->io_error = k < 0 ? errno : 0;
     t->n_read += k > 0 ? (size_t)k : 0;
     if (t->io_error == EAGAIN || t->io_error == EINTR)
@@ -182,7 +184,8 @@ static int open_conn(struct zt_tls_ctx *ctx, int fd, struct zt_tls **out, struct
 {
     struct zt_tls *t = zt_xcalloc(1, sizeof *t);
     ERR_clear_error();
-    *t = (struct zt_tls){.ssl = SSL_new(ctx->ssl), .ctx = ctx, .fd = fd};
+    *t =
+        (struct zt_tls){.ssl = SSL_new(ctx->ssl), .ctx = ctx, .fd = fd, .renew_after = KEY_RECORDS};
     if (!t->ssl || !SSL_set_app_data(t->ssl, t) || !use_socket(t)) {
         zt_tls_free(t);
         return set_error(err, "a TLS connection");
@@ -229,12 +232,10 @@ void zt_conn_close(struct zt_conn *c)
     *c = (struct zt_conn){.fd = -1};
 }
 
-/* Why a handshake ended. */
-static enum zt_tls_state failure(void)
+static bool tells_of_a_secret(unsigned long code)
 {
-    const unsigned long code = ERR_peek_last_error();
     if (ERR_GET_LIB(code) != ERR_LIB_SSL)
-        return ZT_TLS_FAILED;
+        return false;
     switch (ERR_GET_REASON(code)) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:              /* as we see it, */
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:       /* and are told of it; */
@@ -242,10 +243,20 @@ static enum zt_tls_state failure(void)
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:           /* likewise; */
     case SSL_R_SSLV3_ALERT_BAD_RECORD_MAC:          /* and of what was encrypted in it, */
     case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC: /* likewise */
-        return ZT_TLS_OTHER_SECRET;
+        return true;
     default:
-        return ZT_TLS_FAILED;
+        return false;
     }
+}
+
+/* Why a handshake ended. From OpenSSL 3.2 on the last word is only that records failed; why was said before it. */
+static enum zt_tls_state failure(void)
+{
+    unsigned long code;
+    while ((code = ERR_get_error()) != 0)
+        if (tells_of_a_secret(code))
+            return ZT_TLS_OTHER_SECRET;
+    return ZT_TLS_FAILED;
 }
 
 enum zt_tls_state zt_tls_handshake(struct zt_tls *t)
@@ -300,6 +311,20 @@ ssize_t zt_tls_read(struct zt_tls *t, void *buf, size_t n)
     return errno ? -1 : 0;
 }
 
+void zt_tls_renew_after(struct zt_tls *t, uint32_t n_records)
+{
+    t->renew_after = n_records;
+}
+
+/* What tells the other end is sent at once, and only where it has room: OpenSSL does not read while it waits for that. */
+static void renew_key(struct zt_tls *t)
+{
+    struct pollfd p = {.fd = t->fd, .events = POLLOUT};
+    if (poll(&p, 1, 0) == 1 && SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) &&
+        SSL_do_handshake(t->ssl) == 1)
+        t->n_records = 0;
+}
+
 ssize_t zt_tls_write(struct zt_tls *t, const void *buf, size_t n)
 {
     size_t sent;
@@ -310,7 +335,7 @@ ssize_t zt_tls_write(struct zt_tls *t, const void *buf, size_t n)
         errno = errno ? errno : EPIPE;
         return -1;
     }
-    if (++t->n_records >= KEY_RECORDS && SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED))
-        t->n_records = 0;
+    if (++t->n_records >= t->renew_after)
+        renew_key(t);
     return (ssize_t)sent;
 }

@@ -49,7 +49,7 @@ enum zt_tls_state {
     ZT_TLS_FAILED,       /* it ended the connection, may not come, or does not speak this at all */
 };
 
-/* As far as it goes. At most 16 KB are taken in, so a stranger costs little. */
+/* As far as it goes. No more than 16 KB are taken in before it is proven, so a stranger costs little. */
 enum zt_tls_state zt_tls_handshake(struct zt_tls *t);
 
 /* What to poll for while it is going on. */
@@ -66,6 +66,9 @@ const void *zt_tls_name(const struct zt_tls *t, size_t *bytes);
  */
 ssize_t zt_tls_read(struct zt_tls *t, void *buf, size_t n);
 ssize_t zt_tls_write(struct zt_tls *t, const void *buf, size_t n);
+
+/* So many records are sent by one key; 2^23 where this is not called, too many to wait for in a test. */
+void zt_tls_renew_after(struct zt_tls *t, uint32_t n_records);
 
 /* A socket, and TLS over it; NULL: as it is. */
 struct zt_conn {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -205,8 +206,10 @@ TEST(a_handshake_is_short)
         memset(record + 5, 0, 4);
         state = zt_tls_handshake(p.tls[LISTENS]);
     }
+    int left = 0;
     CHECK_INT(state, ZT_TLS_FAILED);
-    CHECK(sent < 24 << 10);
+    CHECK_INT(ioctl(p.fds[LISTENS], FIONREAD, &left), 0);
+    CHECK_INT(sent - (size_t)left, 16 << 10);
     pair_close(&p);
 }
 
@@ -293,6 +296,24 @@ TEST(a_handshake_that_is_changed)
             pair_close(&p);
         }
     pair_close(&whole);
+}
+
+/* Of what the listener says the first record is in the clear; what follows could only be read with the key. */
+TEST(who_changes_what_is_encrypted_has_another_secret)
+{
+    static struct pair p;
+    pair_open(&p, true, 0, the_name);
+    CHECK_INT(zt_tls_handshake(p.tls[DIALS]), ZT_TLS_GOING_ON);
+    pass_on(&p, DIALS);
+    CHECK_INT(zt_tls_handshake(p.tls[LISTENS]), ZT_TLS_GOING_ON);
+    read_way(&p, LISTENS);
+    struct way *w = &p.from[LISTENS];
+    w->seen[w->n - 1] ^= 1;
+    pass_on(&p, LISTENS);
+    CHECK_INT(zt_tls_handshake(p.tls[DIALS]), ZT_TLS_OTHER_SECRET);
+    pass_on(&p, DIALS);
+    CHECK_INT(zt_tls_handshake(p.tls[LISTENS]), ZT_TLS_OTHER_SECRET); /* as it is told */
+    pair_close(&p);
 }
 
 /* ---- afterwards ---- */
@@ -427,24 +448,75 @@ TEST(big_frames_both_ways)
     links_close(&p, l);
 }
 
-/* More records than one key is used for. */
+enum {
+    RECORD_BYTES = 5 + 4 + 1 + 16,
+    KEY_UPDATE_BYTES = 5 + 5 + 1 + 16
+}; /* 4 bytes of data; RFC 8446, 5.2, 4.6.3 */
+
 TEST(keys_are_renewed)
 {
-    enum { RECORDS = 3 << 16 };
+    enum { RECORDS = 60, EACH = 7 };
     static struct pair p;
     char buf[16];
-    pair_prove(&p, false);
+    int sent[2] = {0};
+    pair_prove(&p, true);
+    for (int who = 0; who < 2; who++)
+        zt_tls_renew_after(p.tls[who], EACH);
     for (int i = 0; i < RECORDS; i++) {
         const int who = i % 3 == 0;
+        const size_t before = p.from[who].n;
         CHECK_INT(zt_tls_write(p.tls[who], &i, sizeof i), sizeof i);
-        ssize_t n;
-        while ((n = zt_tls_read(p.tls[1 - who], buf, sizeof buf)) < 0 && errno == EAGAIN)
-            ;
-        CHECK_INT(n, sizeof i);
+        pass_on(&p, who);
+        CHECK_INT(p.from[who].n - before,
+                  RECORD_BYTES + (++sent[who] % EACH == 0 ? KEY_UPDATE_BYTES : 0));
+        CHECK_INT(zt_tls_read(p.tls[1 - who], buf, sizeof buf), sizeof i);
         CHECK(memcmp(buf, &i, sizeof i) == 0);
+        CHECK_INT(zt_tls_read(p.tls[1 - who], buf, sizeof buf), -1);
+        CHECK_INT(errno, EAGAIN);
         RETURN_IF_FAILED();
     }
     pair_close(&p);
+}
+
+/* Records until the other end, which does not read, has no room for one more; the key is for so many. */
+static int fill(struct pair *p, uint32_t renew_after)
+{
+    const int small = 8192;
+    int n = 0;
+    pair_prove(p, false);
+    setsockopt(p->fds[DIALS], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    zt_tls_renew_after(p->tls[DIALS], renew_after);
+    while (zt_tls_write(p->tls[DIALS], "xxxx", 4) == 4)
+        n++;
+    ZT_ASSERT(errno == EAGAIN);
+    return n;
+}
+
+/* A key that is due while nothing can be sent keeps nobody from reading. */
+TEST(a_key_that_is_due_where_there_is_no_room)
+{
+    static struct pair p;
+    char buf[16];
+    const int room = fill(&p, UINT32_MAX);
+    pair_close(&p);
+    CHECK(room > 2);
+    for (int due = room; due > 0 && due > room - 2; due--) {
+        int got = 0;
+        ssize_t n;
+        CHECK_INT(fill(&p, (uint32_t)due), room);
+        CHECK_INT(zt_tls_write(p.tls[LISTENS], "beat", 4), 4);
+        CHECK_INT(zt_tls_read(p.tls[DIALS], buf, sizeof buf), 4);
+        /* The other end reads again; the key follows. */
+        while ((n = zt_tls_read(p.tls[LISTENS], buf, sizeof buf)) == 4)
+            got++;
+        CHECK_INT(got, room);
+        for (int i = 0; i < 3; i++) {
+            CHECK_INT(zt_tls_write(p.tls[DIALS], "xxxx", 4), 4);
+            CHECK_INT(zt_tls_read(p.tls[LISTENS], buf, sizeof buf), 4);
+        }
+        RETURN_IF_FAILED();
+        pair_close(&p);
+    }
 }
 
 TEST_MAIN()
