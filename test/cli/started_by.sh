@@ -26,7 +26,8 @@ ls -d runs 2>&1
 # By our own launcher, too: one training, by two processes.
 try zerotrain launch --num_gpus 2 "$ZT" --device=cpu --log_dir=c tiny.yaml | grep -a -e '^.rank 0. step 3' -e workers
 
-try zerotrain launch --num_gpus 2 "$ZT" --device=cuda tiny.yaml | grep -aF GPU
+# The summary quotes it too where rank 0 was the first to end.
+try zerotrain launch --num_gpus 2 "$ZT" --device=cuda tiny.yaml | grep -a '^.rank.*GPU'
 
 # A shell in an allocation of more than this machine.
 in_allocation=(env SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_NODELIST='n[1-2]' 'SLURM_TASKS_PER_NODE=4(x2)')
