@@ -64,9 +64,9 @@ verdict() {
 }
 
 # One program; its verdict is not mixed with others'. What a shell starts in the background ignores interrupts,
-# which tests are about.
-run_now() { # NAME COMMAND...
-    local name=$1 out=$tmp/$BASHPID start=$SECONDS status
+# which tests are about. A subshell: the lock goes with it.
+run_now() ( # NAME COMMAND...
+    name=$1 out=$tmp/$BASHPID start=$SECONDS
     shift
     env --default-signal=INT,QUIT "$@" >"$out" 2>&1 </dev/null
     status=$?
@@ -74,7 +74,7 @@ run_now() { # NAME COMMAND...
     flock "$lock"
     verdict "$name" "$out" $status $((SECONDS - start))
     rm -f "$out"
-}
+)
 
 # Until fewer than N programs run, but for the lab's.
 lab=
