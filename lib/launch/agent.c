@@ -377,6 +377,7 @@ static int handle_frame(struct agent *a, const struct zt_frame *f, struct zt_err
     switch (f->type) {
     case ZT_FRAME_HELLO:
         a->greeted = true;
+        zt_meeting_has_beats(a->front.wfd);
         return 0;
     case ZT_FRAME_BEAT:
         return 0;

@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -96,6 +97,30 @@ static int read_secret(const char *path, uint8_t *secret, struct zt_err *err)
     }
     explicit_bzero(text, sizeof text);
     return rc;
+}
+
+int zt_meeting_add_file(struct zt_meeting *m, const char *path, struct zt_err *err)
+{
+    uint8_t file[ZT_TLS_SECRET_BYTES], whole[EVP_MAX_MD_SIZE];
+    unsigned n;
+    if (m->half_a_secret != (path != NULL))
+        return zt_err_set(err, ZT_EINPUT, "%s is set %s; it must be in both places, or in neither",
+                          secret_var,
+                          path ? "here, but not where zerotrain was started"
+                               : "where zerotrain was started, but not here");
+    if (!path)
+        return 0;
+    int rc = read_secret(path, file, err);
+    if (rc)
+        return rc;
+    const unsigned char *done =
+        HMAC(EVP_sha256(), file, sizeof file, m->secret, sizeof m->secret, whole, &n);
+    ZT_ASSERT(done && n == sizeof m->secret);
+    memcpy(m->secret, whole, sizeof m->secret);
+    m->half_a_secret = false;
+    explicit_bzero(file, sizeof file);
+    explicit_bzero(whole, sizeof whole);
+    return 0;
 }
 
 /* ---- where ---- */
@@ -257,17 +282,23 @@ void zt_meeting_keepalive(int fd)
     } options[] = {
         {SOL_SOCKET, SO_KEEPALIVE, 1},  {IPPROTO_TCP, TCP_NODELAY, 1},
         {IPPROTO_TCP, TCP_KEEPIDLE, 3}, {IPPROTO_TCP, TCP_KEEPINTVL, 3},
-        {IPPROTO_TCP, TCP_KEEPCNT, 3},
+        {IPPROTO_TCP, TCP_KEEPCNT, 3},  {IPPROTO_TCP, TCP_USER_TIMEOUT, 12000},
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(options); i++)
         (void)setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
+}
+
+void zt_meeting_has_beats(int fd)
+{
+    const int none = 0;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &none, sizeof none);
 }
 
 /* ---- tickets ---- */
 
 enum { TICKET_MAX_BYTES = 4096 };
 
-static const char ticket_magic[] = "zerotrain ticket 2\n";
+static const char ticket_magic[] = "zerotrain ticket 3\n";
 
 void zt_ticket_put(const struct zt_meeting *m, struct zt_str *out)
 {
@@ -276,21 +307,23 @@ void zt_ticket_put(const struct zt_meeting *m, struct zt_str *out)
     zt_put_u32(out, (uint32_t)m->rank);
     zt_put_u32(out, (uint32_t)m->port);
     zt_put_u32(out, (uint32_t)(m->limit_s * 1e3));
+    zt_put_u32(out, m->half_a_secret);
     zt_put_blob(out, m->host, strlen(m->host));
     zt_str_add(out, m->id, sizeof m->id);
     zt_str_add(out, m->secret, sizeof m->secret);
 }
 
-static int parse_ticket(const struct zt_str *text, struct zt_meeting *out)
+static int parse_ticket(const unsigned char *text, size_t n, struct zt_meeting *out)
 {
     size_t magic = sizeof ticket_magic - 1, len;
-    if (text->len < magic || memcmp(text->buf, ticket_magic, magic) != 0)
+    if (n < magic || memcmp(text, ticket_magic, magic) != 0)
         return -1;
-    struct zt_cursor c = {(const unsigned char *)text->buf + magic, text->len - magic, false};
+    struct zt_cursor c = {text + magic, n - magic, false};
     out->world = (int)zt_get_u32(&c);
     out->rank = (int)zt_get_u32(&c);
     out->port = (int)zt_get_u32(&c);
     out->limit_s = zt_get_u32(&c) * 1e-3;
+    out->half_a_secret = zt_get_u32(&c) != 0;
     const unsigned char *host = zt_get_blob(&c, &len);
     const unsigned char *id = zt_get_bytes(&c, sizeof out->id);
     const unsigned char *secret = zt_get_bytes(&c, sizeof out->secret);
@@ -304,18 +337,15 @@ static int parse_ticket(const struct zt_str *text, struct zt_meeting *out)
 
 int zt_ticket_read(int fd, struct zt_meeting *out, struct zt_err *err)
 {
-    struct zt_str text = {0};
-    char chunk[1024];
-    ssize_t n;
+    unsigned char text[TICKET_MAX_BYTES + 1]; /* the secret is nowhere else */
+    size_t got = 0;
+    ssize_t n = 1;
     *out = (struct zt_meeting){0};
-    while (text.len <= TICKET_MAX_BYTES && (n = read(fd, chunk, sizeof chunk)) != 0) {
-        if (n < 0 && errno != EINTR)
-            break;
-        zt_str_add(&text, chunk, n > 0 ? (size_t)n : 0);
+    while (got < sizeof text && n != 0 && (n > 0 || errno == EINTR)) {
+        n = read(fd, text + got, sizeof text - got);
+        got += n > 0 ? (size_t)n : 0;
     }
-    int bad = parse_ticket(&text, out);
-    if (text.buf)
-        explicit_bzero(text.buf, text.cap);
-    zt_str_release(&text);
+    int bad = parse_ticket(text, got, out);
+    explicit_bzero(text, sizeof text);
     return bad ? zt_err_set(err, ZT_EINPUT, "no ticket to join with") : 0;
 }

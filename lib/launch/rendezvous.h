@@ -51,6 +51,7 @@ struct zt_meeting {
     int world;
     uint8_t id[ZT_JOB_ID_BYTES];
     uint8_t secret[ZT_TLS_SECRET_BYTES]; /* where there is TCP */
+    bool half_a_secret;                  /* zt_meeting_add_file() makes it whole */
     char host[ZT_HOST_TEXT];             /* where rank 0 listens by TCP; "": one host, no TCP */
     int port;                            /* 0: the system picks one (rank 0) */
     double limit_s;                      /* how long all may take to come */
@@ -68,6 +69,12 @@ struct zt_meeting {
  */
 int zt_meeting_of_env(const struct zt_env *env, const struct zt_place *place,
                       struct zt_meeting *out, struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * Where half_a_secret is set: mix the file of ZT_JOB_SECRET_FILE, which is `path`, into the secret, which is whole then:
+ * who knows only the one or the other knows nothing. ZT_EINPUT, too: half_a_secret without a path, or the reverse.
+ */
+int zt_meeting_add_file(struct zt_meeting *m, const char *path, struct zt_err *err) ZT_MUST_CHECK;
 
 /* ZT_JOIN_SECONDS; NULL: not set. */
 int zt_join_seconds(const char *text, int *out, struct zt_err *err) ZT_MUST_CHECK;
@@ -101,8 +108,14 @@ void zt_ticket_put(const struct zt_meeting *m, struct zt_str *out);
 /* Read one, to the end of the file; blocks. ZT_EINPUT: it is none. `by` is NULL. */
 int zt_ticket_read(int fd, struct zt_meeting *out, struct zt_err *err) ZT_MUST_CHECK;
 
-/* The kernel notices that the other host has gone, in about 12 s. */
+/*
+ * The kernel notices that the other host has gone, in about 12 s, whether something is on the way to it or not. It also
+ * ends a connection whose other end reads nothing for as long and is sent more than it has room for.
+ */
 void zt_meeting_keepalive(int fd);
+
+/* Both ends send beats from now on, and an end that is stopped, as by Ctrl-Z, is not gone: no more of the latter. */
+void zt_meeting_has_beats(int fd);
 
 /* ---- the front end ---- */
 

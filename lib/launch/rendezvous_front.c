@@ -492,6 +492,7 @@ int zt_party_take_agent(struct zt_party *p, struct zt_link *out, struct zt_err *
 {
     if (p->n_taken == p->n_agents)
         return zt_err_set(err, ZT_EUNSUPPORTED, "%s has no other agent", p->host);
+    zt_meeting_has_beats(p->agents[p->n_taken].fd);
     return zt_link_open_conn(out, &p->agents[p->n_taken++], err);
 }
 

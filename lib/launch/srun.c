@@ -23,6 +23,8 @@ enum {
     TERM_MS = 3000,     /* and this long to end when told to */
 };
 
+static const char secret_var[] = "ZT_JOB_SECRET_FILE";
+
 const char *const *zt_srun_argv(const char *program, const char *const *hosts, int n_hosts,
                                 struct zt_arena *arena)
 {
@@ -36,7 +38,7 @@ const char *const *zt_srun_argv(const char *program, const char *const *hosts, i
         "--wait=0",
         "--no-kill", /* nor when a host dies */
         "--input=all",
-        "--export=PATH,HOME,USER,LOGNAME,LANG,LD_LIBRARY_PATH",
+        "--export=PATH,HOME,USER,LOGNAME,LANG,LD_LIBRARY_PATH,ZT_JOB_SECRET_FILE",
     };
     enum { OURS = 6 };
     struct zt_str list = {0};
@@ -57,19 +59,15 @@ const char *const *zt_srun_argv(const char *program, const char *const *hosts, i
 
 /* ---- the ticket ---- */
 
-static int send_ticket(int sock, const struct zt_rendezvous *r, struct zt_err *err)
+static int send_ticket(int sock, const struct zt_meeting *m, struct zt_err *err)
 {
-    struct zt_meeting m = r->m;
     struct zt_str text = {0};
-    snprintf(m.host, sizeof m.host, "%s", r->address);
-    m.port = r->port;
-    zt_ticket_put(&m, &text);
+    zt_ticket_put(m, &text);
     /* A new socket takes as much at once. */
     int rc = send(sock, text.buf, text.len, MSG_NOSIGNAL) == (ssize_t)text.len
                  ? 0
                  : zt_err_errno(err, ZT_ESYS, "srun does not read its input");
     explicit_bzero(text.buf, text.cap);
-    explicit_bzero(&m, sizeof m);
     zt_str_release(&text);
     shutdown(sock, SHUT_WR);
     return rc;
@@ -88,6 +86,8 @@ int zt_srun_read_ticket(int fd, struct zt_meeting *out, const char **host, struc
         return zt_err_set(err, ZT_EINPUT, "srun has not set SLURM_PROCID and SLURMD_NODENAME");
     out->by = "srun";
     out->rank = (int)task;
+    if (zt_meeting_add_file(out, getenv(secret_var), err))
+        return zt_err_wrap(err, "on %s", *host);
     return 0;
 }
 
@@ -281,15 +281,40 @@ static int with_signals(struct zt_srun *s, struct zt_rendezvous *r, int *sig, st
     return rc;
 }
 
+/* Half of a secret goes through Slurm; the other half, where there is one, does not. */
 static int make_meeting(int n_hosts, const char *towards, double limit_s, struct zt_meeting *m,
                         struct zt_err *err)
 {
-    *m = (struct zt_meeting){.by = "srun", .world = n_hosts, .rank = -1, .limit_s = limit_s};
+    *m = (struct zt_meeting){.by = "srun",
+                             .world = n_hosts,
+                             .rank = -1,
+                             .limit_s = limit_s,
+                             .half_a_secret = getenv(secret_var) != NULL};
     snprintf(m->host, sizeof m->host, "%s", towards);
     snprintf(m->towards, sizeof m->towards, "%s", towards);
     if (getrandom(m->secret, sizeof m->secret, 0) != sizeof m->secret ||
         getrandom(m->id, sizeof m->id, 0) != sizeof m->id)
         return zt_err_errno(err, ZT_ESYS, "getrandom");
+    return 0;
+}
+
+/* *m: as the tasks are told of it. */
+static int open_meeting(int n_hosts, const char *towards, double limit_s, struct zt_meeting *m,
+                        struct zt_rendezvous *r, struct zt_err *err)
+{
+    int rc = make_meeting(n_hosts, towards, limit_s, m, err);
+    struct zt_meeting ours = *m;
+    if (!rc)
+        rc = zt_meeting_add_file(&ours, getenv(secret_var), err);
+    if (!rc)
+        rc = zt_rendezvous_open(&ours, NULL, r, err);
+    explicit_bzero(&ours, sizeof ours);
+    if (rc) {
+        explicit_bzero(m, sizeof *m);
+        return rc;
+    }
+    snprintf(m->host, sizeof m->host, "%s", r->address);
+    m->port = r->port;
     return 0;
 }
 
@@ -305,15 +330,13 @@ int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hos
     s->n_hosts = n_hosts;
     s->state = state;
     s->sock = s->err_fd = -1;
-    int rc = make_meeting(n_hosts, towards, limit_s, &m, err);
-    if (!rc)
-        rc = zt_rendezvous_open(&m, NULL, r, err);
-    explicit_bzero(&m, sizeof m);
+    int rc = open_meeting(n_hosts, towards, limit_s, &m, r, err);
     if (rc)
         return rc;
     rc = spawn(s, zt_srun_argv(program, hosts, n_hosts, &arena), err);
     if (!rc)
-        rc = send_ticket(s->sock, r, err);
+        rc = send_ticket(s->sock, &m, err);
+    explicit_bzero(&m, sizeof m);
     if (!rc)
         rc = with_signals(s, r, sig, err);
     zt_arena_release(&arena);

@@ -2,7 +2,9 @@
  * srun.h: one process on each host of a Slurm allocation, by one srun; they join the job (rendezvous.h) and start
  * its agents. srun mixes what its tasks say, so frames go over connections of their own; through srun there goes
  * only, on its stdin and so to all tasks, a ticket: where the front end listens, and the job's secret. That is on no
- * command line, in no environment and in no file. What srun itself says on stderr is passed on.
+ * command line, in no environment and in no file; but it crosses the network in Slurm's own connections, which are
+ * encrypted only where Slurm is told to (TLSType). Where ZT_JOB_SECRET_FILE is set the ticket has half of the secret,
+ * the other half is that file, and who reads the network knows nothing. What srun itself says on stderr is passed on.
  */
 #ifndef ZT_LAUNCH_SRUN_H
 #define ZT_LAUNCH_SRUN_H
@@ -42,7 +44,7 @@ const char *const *zt_srun_argv(const char *program, const char *const *hosts, i
                                 struct zt_arena *arena);
 
 /*
- * Listen where the route to `towards` starts, start srun, and wait until all hosts are there (r->v, by the task's
+ * Listen where the route to `towards` starts, under a new secret, start srun, and wait until all hosts are there (r->v, by the task's
  * number), or cannot all come. state[n_hosts]: what has become of each. s is zeroed but for say, which gets what srun
  * says on stderr, from now on. What tells a front end to end ends it: ZT_EPEER, and *sig is the signal. On failure
  * nothing is left.
@@ -60,7 +62,10 @@ void zt_srun_read(struct zt_srun *s);
  */
 void zt_srun_end(struct zt_srun *s, bool some_lost);
 
-/* The task's side: the ticket of stdin, and what srun says of this task; *host: its name for us. */
+/*
+ * The task's side: the ticket of stdin, with the file of ZT_JOB_SECRET_FILE where that is set, and what srun says of this
+ * task; *host: its name for us.
+ */
 int zt_srun_read_ticket(int fd, struct zt_meeting *out, const char **host,
                         struct zt_err *err) ZT_MUST_CHECK;
 

@@ -2,7 +2,7 @@
 # joined.sh ZEROTRAIN: a job of two hosts that a launcher has started, made of network namespaces with a link between
 # them: rank 0 is on the first, rank 1 on the second. What crosses the network in between is recorded and changed; a
 # host freezes, and the link is cut. The namespaces are this test's own, without a name, and end with it.
-# shellcheck disable=SC2034,SC2154 # common.bash uses and sets some
+# shellcheck disable=SC2034,SC2046,SC2154 # common.bash uses and sets some; words are to be split
 suite=joined
 port=29544
 head=10.198.7.1
@@ -129,6 +129,7 @@ relay=
 # ---- hosts and connections that are lost ----
 
 head_is $head $head
+gone() { ! kill -0 "$1" 2>/dev/null; }
 lost() { # NAME SECONDS PATTERN: since `struck`
     local end
     until_true ended
@@ -161,13 +162,24 @@ endless
 for p in $(called 'zerotrain-.*'); do hit STOP "$p"; done
 struck=$SECONDS
 until_true ended
-for p in $(called 'zerotrain-.*'); do hit CONT "$p"; done
+kill -CONT $(called 'zerotrain-.*') 2>/dev/null # the agent, once it goes on, ends the others
 lost "a host that freezes" 30 'the agent on n1 was lost: it has been silent for'
 
 endless
 ip link set ztj0 down
 struck=$SECONDS
 lost "a link that is cut" 30 'n1'
+ip link set ztj0 up
+
+# What is on its way silences the kernel's own probes.
+endless
+waits=$(called zerotrain-wait)
+ip link set ztj0 down
+hit USR1 "$waits"
+struck=$SECONDS
+until_true gone "$waits"
+[ $((SECONDS - struck)) -le 20 ] || fail "a signal into a link that is cut" "its process took $((SECONDS - struck)) s to leave"
+lost "a signal into a link that is cut" 30 'n1'
 ip link set ztj0 up
 
 # ---- who does not belong to it ----

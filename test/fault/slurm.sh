@@ -108,6 +108,8 @@ same() { # NAME COMMAND...: before the options of a training
 same "srun on one node" srun -N1 -n4 "$zerotrain"
 ZT_JOB_SECRET_FILE=$tmp/secret same "srun on two nodes" srun -N2 -n4 "$zerotrain"
 same "--launcher=slurm" salloc -Q -N2 --ntasks-per-node=2 "$zerotrain" --launcher=slurm
+ZT_JOB_SECRET_FILE=$tmp/secret same "--launcher=slurm, and half of the secret in a file" salloc -Q -N2 --ntasks-per-node=2 \
+    "$zerotrain" --launcher=slurm
 printf 'n3 slots=3\nn1 slots=4\n' >"$tmp/hosts"
 same "--launcher=slurm of a hostfile, in its order" salloc -Q -N3 --ntasks-per-node=1 "$zerotrain" --launcher=slurm \
     --hostfile="$tmp/hosts" --include=n3:0,2@n1:1,2
@@ -292,5 +294,9 @@ cannot "a host that is not of the allocation" 3 'n9 is not in the allocation, SL
     salloc -Q -N2 --ntasks-per-node=1 "$zerotrain" --launcher=slurm --hostfile="$tmp/hosts"
 cannot "no program there" 1 'srun ended with exit code' \
     salloc -Q -N2 --ntasks-per-node=1 "$zerotrain" --launcher=slurm --remote_path=/nosuch/zerotrain
+printf '#!/bin/sh\n[ $SLURMD_NODENAME != n2 ] || unset ZT_JOB_SECRET_FILE\nexec "%s" "$@"\n' "$zerotrain" >"$tmp/half"
+chmod +x "$tmp/half"
+ZT_JOB_SECRET_FILE=$tmp/secret cannot "half of a secret" 75 'on n2: ZT_JOB_SECRET_FILE is set where zerotrain was started, but' \
+    salloc -Q -N2 --ntasks-per-node=1 "$zerotrain" --launcher=slurm --remote_path="$tmp/half"
 
 exit $failed

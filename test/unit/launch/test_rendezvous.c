@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -251,8 +252,17 @@ TEST(all_meet_and_leave_with_one_code)
     check_all_leave(&m, &r, pids, says);
 }
 
+static int user_timeout_ms(const struct zt_link *l)
+{
+    int ms = -1;
+    socklen_t len = sizeof ms;
+    ZT_ASSERT(getsockopt(l->rfd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &len) == 0);
+    return ms;
+}
+
 TEST(by_tcp_too)
 {
+    struct zt_link agent;
     struct zt_meeting m = job_of_hosts(3, 60);
     struct zt_rendezvous r;
     struct zt_err err;
@@ -265,6 +275,11 @@ TEST(by_tcp_too)
     CHECK_OK(zt_rendezvous_wait(&r, &err), err);
     CHECK_STR(r.v[1].address, "127.0.0.1");
     CHECK(r.v[1].n_agents == ZT_PARTY_AGENTS && r.v[2].n_agents == ZT_PARTY_AGENTS);
+    /* An agent has beats, and may be sent more than it reads for a while; a process has not. */
+    CHECK_OK(zt_party_take_agent(&r.v[1], &agent, &err), err);
+    CHECK_INT(user_timeout_ms(&agent), 0);
+    CHECK_INT(user_timeout_ms(&r.v[1].link), 12000);
+    zt_link_close(&agent);
     check_all_leave(&m, &r, pids, says);
 }
 

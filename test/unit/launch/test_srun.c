@@ -1,7 +1,10 @@
 #include "harness.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +25,7 @@ TEST(srun_gets_exactly_the_hosts)
         "--wait=0",
         "--no-kill",
         "--input=all",
-        "--export=PATH,HOME,USER,LOGNAME,LANG,LD_LIBRARY_PATH",
+        "--export=PATH,HOME,USER,LOGNAME,LANG,LD_LIBRARY_PATH,ZT_JOB_SECRET_FILE",
         "--nodes=3",
         "--ntasks=3",
         "--nodelist=n07,n08,login-1",
@@ -239,8 +242,8 @@ TEST(tasks_join_by_the_ticket)
 
 TEST(what_is_no_ticket)
 {
-    static const char *const texts[] = {"", "garbage", "zerotrain ticket 2\n",
-                                        "zerotrain ticket 1\n...."};
+    static const char *const texts[] = {"", "garbage", "zerotrain ticket 3\n",
+                                        "zerotrain ticket 2\n...."};
     for (size_t i = 0; i < ZT_ARRAY_LEN(texts); i++) {
         struct zt_meeting m;
         struct zt_err err;
@@ -254,6 +257,150 @@ TEST(what_is_no_ticket)
         if (!strstr(err.msg, "is started by zerotrain --launcher=slurm"))
             FAIL("%s", err.msg);
     }
+}
+
+/* ---- a secret of two halves ---- */
+
+/* In the folder of the played srun. */
+static void put_secret(const char *name, const char *bytes)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    ZT_ASSERT(fd >= 0 && write(fd, bytes, strlen(bytes)) == (ssize_t)strlen(bytes));
+    close(fd);
+}
+
+static void use_secret(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    setenv("ZT_JOB_SECRET_FILE", path, 1);
+}
+
+static void remove_secret(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+    unsetenv("ZT_JOB_SECRET_FILE");
+}
+
+/* As what the front end takes somebody with this secret, by TCP. */
+static enum zt_tls_state knock(const struct zt_meeting *m)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)m->port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct zt_conn c = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    struct pollfd p = {.fd = c.fd};
+    struct zt_tls_ctx *ctx;
+    struct zt_hello hello;
+    struct zt_err err;
+    enum zt_tls_state state;
+    if (connect(c.fd, (struct sockaddr *)&at, sizeof at)) {
+        zt_conn_close(&c);
+        return ZT_TLS_FAILED;
+    }
+    fcntl(c.fd, F_SETFL, O_NONBLOCK);
+    zt_meeting_hello(m, 0, ZT_PARTY_PROCESS, &hello);
+    ZT_ASSERT(zt_tls_ctx_create(m->secret, NULL, NULL, &ctx, &err) == 0);
+    ZT_ASSERT(zt_tls_dial(ctx, c.fd, &hello, sizeof hello, &c.tls, &err) == 0);
+    while ((state = zt_tls_handshake(c.tls)) == ZT_TLS_GOING_ON) {
+        p.events = zt_tls_events(c.tls);
+        poll(&p, 1, -1);
+    }
+    zt_conn_close(&c);
+    zt_tls_ctx_free(ctx);
+    return state;
+}
+
+/* What the tasks get through Slurm, and with the file of `name` besides. */
+static enum zt_tls_state knock_with(const char *ticket, const char *name)
+{
+    struct zt_meeting m;
+    struct zt_err err;
+    const char *host;
+    int fd = open(ticket, O_RDONLY | O_CLOEXEC);
+    if (name)
+        use_secret(name);
+    ZT_ASSERT(fd >= 0);
+    if (name ? zt_srun_read_ticket(fd, &m, &host, &err) : zt_ticket_read(fd, &m, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        _exit(200);
+    }
+    close(fd);
+    return knock(&m);
+}
+
+TEST(what_goes_through_slurm_is_not_enough)
+{
+    struct attempt a;
+    char ticket[128], whole[160];
+    int status;
+    play_srun("touch $TICKET.whole; while [ -e $TICKET ]; do sleep 0.05; done; exit 42");
+    put_secret("ours", "0123456789abcdef");
+    put_secret("other", "0123456789abcdeF");
+    use_secret("ours");
+    snprintf(ticket, sizeof ticket, "%s/ticket", folder);
+    snprintf(whole, sizeof whole, "%s.whole", ticket);
+    pid_t task = fork();
+    if (task == 0) {
+        setenv("SLURM_PROCID", "0", 1);
+        setenv("SLURMD_NODENAME", "n1", 1);
+        while (access(whole, F_OK))
+            usleep(10000);
+        int wrong = (knock_with(ticket, NULL) != ZT_TLS_OTHER_SECRET) |
+                    (knock_with(ticket, "other") != ZT_TLS_OTHER_SECRET) << 1 |
+                    (knock_with(ticket, "ours") != ZT_TLS_PROVEN) << 2;
+        unlink(ticket);
+        _exit(wrong);
+    }
+    start(&a, 60);
+    CHECK(a.rc != 0);
+    CHECK(waitpid(task, &status, 0) == task);
+    CHECK_INT(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    unlink(whole);
+    remove_secret("ours");
+    remove_secret("other");
+    stop_playing();
+}
+
+TEST(a_half_that_is_missing_is_told)
+{
+    static const struct {
+        bool half;
+        const char *path, *say;
+    } cases[] = {
+        {true, NULL, "on n1: ZT_JOB_SECRET_FILE is set where zerotrain was started, but not here"},
+        {true, "/no/such", "on n1: ZT_JOB_SECRET_FILE=/no/such: No such file"},
+        {false, "/no/such", "ZT_JOB_SECRET_FILE is set here, but not where zerotrain was started"},
+    };
+    setenv("SLURM_PROCID", "0", 1);
+    setenv("SLURMD_NODENAME", "n1", 1);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_meeting m = {.world = 1, .half_a_secret = cases[i].half};
+        struct zt_str ticket = {0};
+        struct zt_err err;
+        const char *host;
+        int pipes[2];
+        zt_ticket_put(&m, &ticket);
+        ZT_ASSERT(pipe2(pipes, O_CLOEXEC) == 0);
+        ZT_ASSERT(write(pipes[1], ticket.buf, ticket.len) == (ssize_t)ticket.len);
+        close(pipes[1]);
+        zt_str_release(&ticket);
+        if (cases[i].path)
+            setenv("ZT_JOB_SECRET_FILE", cases[i].path, 1);
+        int rc = zt_srun_read_ticket(pipes[0], &m, &host, &err);
+        unsetenv("ZT_JOB_SECRET_FILE");
+        close(pipes[0]);
+        CHECK_INT(rc, ZT_EINPUT);
+        if (!strstr(err.msg, cases[i].say))
+            FAIL("case %zu: \"%s\" does not say \"%s\"", i, err.msg, cases[i].say);
+    }
+    setenv("ZT_JOB_SECRET_FILE", "/no/such", 1);
+    check_fails("exit 0", 60, "ZT_JOB_SECRET_FILE=/no/such: No such file");
+    unsetenv("ZT_JOB_SECRET_FILE");
 }
 
 /* Tasks start this program again, as an agent. */
