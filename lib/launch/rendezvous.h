@@ -17,9 +17,10 @@
  * open until all are there, at that one address; over it goes TLS under the job's secret (tls.h), so what is said
  * between hosts, the environment of workers among it, is for the two ends alone, and no other has a say in it.
  * Who connects says a HELLO first: his rank, the kind of connection, the number of processes and the job's id, which is
- * what its processes have in common, and no other job has. By the Unix socket that is answered with the same bytes;
- * with TLS it is the name. Each process and each agent holds a connection of its own and dies for itself: nobody passes
- * on what another says. Strangers and garbage change nothing.
+ * what its processes have in common, and no other job has; with TLS it is the name. Who is let in gets the same bytes
+ * back, and only then takes it that he is: a connection that ends before that is made again. Each process and each agent
+ * holds a connection of its own and dies for itself: nobody passes on what another says. Strangers and garbage change
+ * nothing.
  *
  * Frames. Up: HELLO, PARTY (who), SIGNAL. Down: HELLO, START (the agents), LEAVE (the exit code), FAIL.
  *

@@ -217,11 +217,17 @@ static enum zt_tls_state go_on(struct zt_rendezvous *r, struct zt_shake *s)
     s->got += (size_t)n;
     if (s->got < sizeof s->hello)
         return ZT_TLS_GOING_ON;
-    /* The answer fits the buffers of a new connection. */
-    return may_come(r, &s->hello, sizeof s->hello) &&
-                   send(fd, &s->hello, sizeof s->hello, MSG_NOSIGNAL) == sizeof s->hello
-               ? ZT_TLS_PROVEN
-               : ZT_TLS_FAILED;
+    return may_come(r, &s->hello, sizeof s->hello) ? ZT_TLS_PROVEN : ZT_TLS_FAILED;
+}
+
+/* That he is in: not before this does he take it so. It fits the buffers of a new connection. */
+static bool answer(const struct zt_shake *s)
+{
+    const struct zt_conn *c = &s->conn;
+    const size_t bytes = sizeof s->hello;
+    ssize_t n = c->tls ? zt_tls_write(c->tls, &s->hello, bytes)
+                       : send(c->fd, &s->hello, bytes, MSG_NOSIGNAL);
+    return n == (ssize_t)bytes;
 }
 
 /* ---- those who have proven themselves ---- */
@@ -276,7 +282,7 @@ static int let_in(struct zt_rendezvous *r, struct zt_shake *s, struct zt_err *er
 static bool advance(struct zt_rendezvous *r, struct zt_shake *s, int *rc, struct zt_err *err)
 {
     const enum zt_tls_state state = go_on(r, s);
-    if (state == ZT_TLS_PROVEN)
+    if (state == ZT_TLS_PROVEN && answer(s))
         *rc = let_in(r, s, err);
     return state == ZT_TLS_GOING_ON;
 }

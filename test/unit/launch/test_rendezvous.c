@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "launch/launch.h"
 #include "launch/rendezvous.h"
 
@@ -380,8 +381,10 @@ enum { RELAYED_MAX = 8 };
 
 struct relay {
     int listen_fd, to_port;
-    int ends[RELAYED_MAX][2]; /* who dialled us, and whom we dialled for him */
+    int ends[RELAYED_MAX][2]; /* who dialled us, and whom we dialled for him; -1: cut */
+    bool answered[RELAYED_MAX];
     int n;
+    unsigned cuts; /* bits: of these connections what follows on the first answer comes to nobody */
 };
 
 static int dial_port(int port)
@@ -406,6 +409,14 @@ static int relay_open(struct relay *y, int to_port)
     return ntohs(at.sin_port);
 }
 
+static void relay_cut(int ends[2])
+{
+    for (int i = 0; i < 2; i++) {
+        close(ends[i]);
+        ends[i] = -1;
+    }
+}
+
 /* Whatever one end says, the other gets. */
 static void relay_step(struct relay *y)
 {
@@ -418,7 +429,10 @@ static void relay_step(struct relay *y)
         char bytes[512];
         int *ends = y->ends[i / 2];
         ssize_t got = recv(ends[i % 2], bytes, sizeof bytes, MSG_DONTWAIT);
-        if (got > 0)
+        y->answered[i / 2] |= got > 0 && i % 2 == 1;
+        if (got > 0 && i % 2 == 0 && y->answered[i / 2] && y->cuts & 1U << i / 2)
+            relay_cut(ends);
+        else if (got > 0)
             (void)!send(ends[1 - i % 2], bytes, (size_t)got, MSG_NOSIGNAL);
         else if (got == 0)
             shutdown(ends[1 - i % 2], SHUT_WR);
@@ -449,6 +463,35 @@ static void step_until_it_ends(struct zt_rendezvous *r, int says)
     do {
         CHECK_INT(zt_rendezvous_step(r, 10, &err), 0);
     } while (poll(&p, 1, 0) == 0);
+}
+
+/*
+ * Who has said its last of the handshake does not know whether that was heard: rank 0 may have made room for others. A
+ * process and an agent that are cut off then come again.
+ */
+TEST(who_was_cut_off_before_it_was_in_comes_again)
+{
+    struct zt_meeting m = job_of_hosts(2, 60);
+    struct zt_rendezvous r;
+    struct relay relay;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says, rc;
+    CHECK_OK(open_for_hosts(&m, &r, &err), err);
+    m.port = relay_open(&relay, r.port);
+    const int64_t end_ns = zt_now_ns() + (int64_t)(m.limit_s * 1e9);
+    relay.cuts = 1U << 0 | 1U << 2; /* the process, and once it is in, the first of its agents */
+    pid_t pid = join(&m, 1, 0, &says);
+    do
+        relay_step(&relay);
+    while ((rc = zt_rendezvous_step(&r, 1, &err)) == 0 && zt_now_ns() < end_ns);
+    CHECK_OK(rc < 0 ? rc : 0, err);
+    CHECK_INT(r.v[1].n_agents, ZT_PARTY_AGENTS);
+    CHECK_INT(relay.n, 2 + 1 + ZT_PARTY_AGENTS);
+    zt_rendezvous_leave(&r, 42);
+    relay_until(&relay, says);
+    CHECK_INT(end_of(pid, says, text), 42);
+    relay_close(&relay);
 }
 
 /* Addresses may be translated on the way: nothing depends on them. */
