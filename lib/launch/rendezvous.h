@@ -19,8 +19,11 @@
  * Who connects says a HELLO first: his rank, the kind of connection, the number of processes and the job's id, which is
  * what its processes have in common, and no other job has; with TLS it is the name. Who is let in gets the same bytes
  * back, and only then takes it that he is: a connection that ends before that is made again. Each process and each agent
- * holds a connection of its own and dies for itself: nobody passes on what another says. Strangers and garbage change
- * nothing.
+ * holds a connection of its own and dies for itself: nobody passes on what another says.
+ *
+ * Strangers and garbage cost time, nothing else. Connections that have not proven themselves have ZT_STRANGERS_MAX places;
+ * when all are taken others wait in the system's queue, until the address that holds most has held one for half a second,
+ * which is taken from it. So one host does not keep others out for long; very many together can.
  *
  * Frames. Up: HELLO, PARTY (who), SIGNAL. Down: HELLO, START (the agents), LEAVE (the exit code), FAIL.
  *
@@ -41,6 +44,7 @@ enum {
     ZT_RENDEZVOUS_PORT = 29500, /* where no other is told */
     ZT_RENDEZVOUS_S = 60,
     ZT_PARTY_AGENTS = 2, /* of the first process of a host */
+    ZT_STRANGERS_MAX = 256,
     ZT_HOST_TEXT = 256,
     ZT_CPUS_MAX_BYTES = 1024, /* of an affinity mask */
     ZT_AGENT_ASTRAY = 3,      /* exit code of an agent that could not join */

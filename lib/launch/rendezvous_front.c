@@ -4,6 +4,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -15,9 +17,9 @@
 #include "launch/rendezvous.h"
 
 enum {
-    STRANGERS_MAX = 64, /* unproven connections at a time; more wait in the system's queue */
-    PROOF_MS = 5000,    /* how long one may take to prove himself, */
-    CROWDED_MS = 250,   /* and when others wait for his place */
+    PROOF_MS = 5000,  /* how long one may take to prove himself, */
+    CROWDED_MS = 500, /* and when others wait for his place */
+    SILENT_S = 5,     /* for so long the system keeps those by TCP who have not said anything */
     BACKLOG = 1024,
     STEP_MS = 100,
     LEAVE_MS = 2000,
@@ -25,7 +27,9 @@ enum {
 
 /* Where nobody has proven himself yet. */
 struct zt_shake {
-    struct zt_conn conn; /* no TLS: by the Unix socket, where the kernel has told who it is */
+    struct zt_conn conn; /* no TLS: by the Unix socket, or he has not said anything yet */
+    bool by_tcp;         /* else the kernel has told who it is */
+    char from[80];       /* his address; "": by the Unix socket */
     int64_t since_ns;
     size_t got; /* bytes of its hello */
     struct zt_hello hello;
@@ -89,7 +93,7 @@ int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_r
     r->m = *m;
     r->unix_fd = r->tcp_fd = -1;
     r->v = zt_xcalloc((size_t)m->world, sizeof *r->v);
-    r->shakes = zt_xcalloc(STRANGERS_MAX, sizeof *r->shakes);
+    r->shakes = zt_xcalloc(ZT_STRANGERS_MAX, sizeof *r->shakes);
     for (int i = 0; i < m->world; i++) {
         r->v[i].rank = i;
         for (int k = 0; k < ZT_PARTY_AGENTS; k++)
@@ -100,8 +104,11 @@ int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_r
     int rc = listen_unix(r, err);
     if (!rc && m->host[0])
         rc = zt_meeting_listen(m, &r->tcp_fd, r->address, sizeof r->address, &r->port, err);
-    if (!rc && m->host[0])
+    if (!rc && m->host[0]) {
+        const int silent_s = SILENT_S;
+        (void)setsockopt(r->tcp_fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof silent_s);
         rc = zt_tls_ctx_create(m->secret, may_come, r, &r->tls, err);
+    }
     if (rc)
         zt_rendezvous_leave(r, 0);
     return rc;
@@ -122,9 +129,20 @@ static void stop_listening(struct zt_rendezvous *r)
     close_fd(&r->tcp_fd);
     zt_tls_ctx_free(r->tls);
     r->tls = NULL;
+    explicit_bzero(r->m.secret, sizeof r->m.secret); /* nobody comes any more */
 }
 
 /* ---- strangers ---- */
+
+/* False: it is gone already. */
+static bool peer_text(int fd, char *buf, size_t buf_bytes)
+{
+    struct sockaddr_storage from = {0};
+    socklen_t len = sizeof from;
+    int port;
+    return getpeername(fd, (struct sockaddr *)&from, &len) == 0 &&
+           zt_ip_text(&from, buf, buf_bytes, &port);
+}
 
 static int64_t age_ms(const struct zt_shake *s)
 {
@@ -137,73 +155,80 @@ static void forget(struct zt_rendezvous *r, int i)
     r->shakes[i] = r->shakes[--r->n_shakes];
 }
 
-/* Who has been silent for longest goes. False: nobody has been for long. */
-static bool forget_oldest(struct zt_rendezvous *r)
+static int count_from(const struct zt_rendezvous *r, const char *from)
 {
-    int oldest = 0;
-    for (int i = 1; i < r->n_shakes; i++)
-        if (r->shakes[i].since_ns < r->shakes[oldest].since_ns)
-            oldest = i;
-    if (age_ms(&r->shakes[oldest]) < CROWDED_MS)
+    int n = 0;
+    for (int i = 0; i < r->n_shakes; i++)
+        n += strcmp(r->shakes[i].from, from) == 0;
+    return n;
+}
+
+/* Of the address that holds most places the oldest goes, so a crowd takes none from other hosts. False: it is new. */
+static bool make_room(struct zt_rendezvous *r)
+{
+    int out = 0, most = 0;
+    for (int i = 0; i < r->n_shakes; i++) {
+        const struct zt_shake *s = &r->shakes[i];
+        int n = count_from(r, s->from);
+        if (n > most || (n == most && s->since_ns < r->shakes[out].since_ns)) {
+            out = i;
+            most = n;
+        }
+    }
+    if (age_ms(&r->shakes[out]) < CROWDED_MS)
         return false;
-    forget(r, oldest);
+    forget(r, out);
     return true;
+}
+
+static bool is_waited_at(int listen_fd)
+{
+    struct pollfd p = {.fd = listen_fd, .events = POLLIN};
+    return poll(&p, 1, 0) > 0; /* not for -1 */
 }
 
 static int accept_all(struct zt_rendezvous *r, int listen_fd, struct zt_err *err)
 {
-    struct zt_err ignored;
-    while (listen_fd >= 0 && (r->n_shakes < STRANGERS_MAX || forget_oldest(r))) {
+    while (is_waited_at(listen_fd) && (r->n_shakes < ZT_STRANGERS_MAX || make_room(r))) {
         int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
             if (r->n_shakes == 0)
                 return zt_err_errno(err, ZT_ESYS, "%d processes join; see `ulimit -n`", r->m.world);
-            (void)forget_oldest(r); /* strangers hold descriptors, too */
+            (void)make_room(r); /* strangers hold descriptors, too */
             return 0;
         }
         if (fd < 0)
             return 0;
-        struct zt_conn conn = {.fd = fd};
-        if (listen_fd == r->unix_fd ? !zt_is_same_user(fd)
-                                    : zt_tls_accept(r->tls, fd, &conn.tls, &ignored) != 0)
-            zt_conn_close(&conn);
+        struct zt_shake s = {
+            .conn.fd = fd, .by_tcp = listen_fd == r->tcp_fd, .since_ns = zt_now_ns()};
+        if (s.by_tcp ? peer_text(fd, s.from, sizeof s.from) : zt_is_same_user(fd))
+            r->shakes[r->n_shakes++] = s;
         else
-            r->shakes[r->n_shakes++] = (struct zt_shake){.conn = conn, .since_ns = zt_now_ns()};
+            zt_conn_close(&s.conn);
     }
     return 0;
 }
 
-/* False: not by IP. */
-static bool peer_text(int fd, char *buf, size_t buf_bytes)
-{
-    struct sockaddr_storage from = {0};
-    socklen_t len = sizeof from;
-    int port;
-    return getpeername(fd, (struct sockaddr *)&from, &len) == 0 &&
-           zt_ip_text(&from, buf, buf_bytes, &port);
-}
-
 static void note_refused(struct zt_rendezvous *r, const struct zt_shake *s)
 {
-    char text[80];
     size_t bytes;
     struct zt_hello said;
     const void *name = zt_tls_name(s->conn.tls, &bytes);
     if (bytes != sizeof said) /* not somebody of this job */
         return;
-    if (!peer_text(s->conn.fd, text, sizeof text))
-        snprintf(text, sizeof text, "an address that is gone");
     memcpy(&said, name, sizeof said);
     r->n_refused++;
-    snprintf(r->refused, sizeof r->refused, "who said to be rank %d, from %s", said.rank, text);
+    snprintf(r->refused, sizeof r->refused, "who said to be rank %d, from %s", said.rank, s->from);
 }
 
 /* As far as it goes. ZT_TLS_PROVEN: s->hello comes from our user, or from who has the secret. */
 static enum zt_tls_state go_on(struct zt_rendezvous *r, struct zt_shake *s)
 {
-    const int fd = s->conn.fd;
+    struct zt_err ignored;
     size_t bytes;
-    if (s->conn.tls) {
+    if (s->by_tcp) {
+        if (!s->conn.tls && zt_tls_accept(r->tls, s->conn.fd, &s->conn.tls, &ignored))
+            return ZT_TLS_FAILED;
         enum zt_tls_state state = zt_tls_handshake(s->conn.tls);
         if (state == ZT_TLS_OTHER_SECRET)
             note_refused(r, s);
@@ -211,7 +236,7 @@ static enum zt_tls_state go_on(struct zt_rendezvous *r, struct zt_shake *s)
             memcpy(&s->hello, zt_tls_name(s->conn.tls, &bytes), sizeof s->hello);
         return state;
     }
-    ssize_t n = recv(fd, (char *)&s->hello + s->got, sizeof s->hello - s->got, 0);
+    ssize_t n = recv(s->conn.fd, (char *)&s->hello + s->got, sizeof s->hello - s->got, 0);
     if (n <= 0)
         return n < 0 && (errno == EAGAIN || errno == EINTR) ? ZT_TLS_GOING_ON : ZT_TLS_FAILED;
     s->got += (size_t)n;
@@ -269,9 +294,8 @@ static int let_in(struct zt_rendezvous *r, struct zt_shake *s, struct zt_err *er
         p->agents[p->n_agents++] = conn;
         return 0;
     }
-    if (!conn.tls || !peer_text(conn.fd, p->address, sizeof p->address))
-        /* nodes of Slurm may share a machine */
-        snprintf(p->address, sizeof p->address, "%s", r->address);
+    /* nodes of Slurm may share a machine */
+    snprintf(p->address, sizeof p->address, "%s", s->by_tcp ? s->from : r->address);
     int rc = zt_link_open_conn(&p->link, &conn, err);
     if (!rc)
         zt_link_flush(&p->link);
@@ -416,16 +440,16 @@ static int missing(const struct zt_rendezvous *r, struct zt_err *err)
 
 static void fill_polls(const struct zt_rendezvous *r, struct pollfd *p)
 {
-    bool room = r->n_shakes < STRANGERS_MAX;
+    bool room = r->n_shakes < ZT_STRANGERS_MAX;
     p[0] = (struct pollfd){.fd = room ? r->unix_fd : -1, .events = POLLIN};
     p[1] = (struct pollfd){.fd = room ? r->tcp_fd : -1, .events = POLLIN};
-    for (int i = 0; i < STRANGERS_MAX; i++) {
+    for (int i = 0; i < ZT_STRANGERS_MAX; i++) {
         const struct zt_conn *c = &r->shakes[i].conn;
         p[2 + i] = (struct pollfd){.fd = i < r->n_shakes ? c->fd : -1,
                                    .events = c->tls ? zt_tls_events(c->tls) : POLLIN};
     }
     for (int i = 0; i < r->m.world; i++)
-        p[2 + STRANGERS_MAX + i] =
+        p[2 + ZT_STRANGERS_MAX + i] =
             (struct pollfd){.fd = r->v[i].link.open ? r->v[i].link.rfd : -1, .events = POLLIN};
 }
 
@@ -455,7 +479,7 @@ static int read_parties(struct zt_rendezvous *r, struct zt_err *err)
 
 int zt_rendezvous_step(struct zt_rendezvous *r, int ms, struct zt_err *err)
 {
-    size_t n = 2 + STRANGERS_MAX + (size_t)r->m.world;
+    size_t n = 2 + ZT_STRANGERS_MAX + (size_t)r->m.world;
     struct pollfd *p = zt_xcalloc(n, sizeof *p);
     int rc = 0, n_shakes = r->n_shakes;
     fill_polls(r, p);
@@ -463,8 +487,8 @@ int zt_rendezvous_step(struct zt_rendezvous *r, int ms, struct zt_err *err)
         rc = zt_err_errno(err, ZT_ESYS, "poll");
     /* Backwards: forgetting one moves the last, which has been looked at, into its place. */
     for (int i = n_shakes - 1; i >= 0 && !rc; i--)
-        if (p[2 + i].revents ? !advance(r, &r->shakes[i], &rc, err)
-                             : age_ms(&r->shakes[i]) > PROOF_MS)
+        if ((p[2 + i].revents && !advance(r, &r->shakes[i], &rc, err)) ||
+            age_ms(&r->shakes[i]) > PROOF_MS)
             forget(r, i);
     if (!rc)
         rc = accept_all(r, r->unix_fd, err);

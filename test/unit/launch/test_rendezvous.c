@@ -1,5 +1,6 @@
 #include "harness.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -226,8 +227,10 @@ static void check_all_leave(const struct zt_meeting *m, struct zt_rendezvous *r,
 {
     struct zt_err err;
     char text[SAYS_BYTES];
+    static const uint8_t none[ZT_TLS_SECRET_BYTES];
     CHECK_OK(zt_rendezvous_wait(r, &err), err);
     CHECK(r->unix_fd == -1 && r->tcp_fd == -1);
+    CHECK(memcmp(r->m.secret, none, sizeof none) == 0);
     for (int i = 1; i < m->world; i++) {
         CHECK(r->v[i].told && r->v[i].cpus.len > 0);
         CHECK_STR(r->v[i].host_id, r->v[0].host_id);
@@ -672,6 +675,84 @@ TEST(strangers_change_nothing)
         close(fds[i]);
     zt_tls_free(stops);
     zt_tls_ctx_free(ctx);
+}
+
+/* From 127.0.0.`host`. It says the first byte of a handshake, for who says nothing may not be seen at all. */
+static int stranger_from(int host, int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + (unsigned)host)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ZT_ASSERT(bind(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    at.sin_port = htons((uint16_t)port);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ZT_ASSERT(connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    ZT_ASSERT(send(fd, "\x16", 1, MSG_NOSIGNAL) == 1);
+    return fd;
+}
+
+static bool is_closed(int fd)
+{
+    char byte;
+    ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return n == 0 || (n < 0 && errno != EAGAIN);
+}
+
+/* A crowd from one address, the oldest first; and one of another address before it. Nobody has to go for nobody. */
+TEST(places_are_taken_from_a_crowd)
+{
+    enum { CROWD = ZT_STRANGERS_MAX - 1, MORE = 4, WAIT_MS = 700, TOO_SLOW_MS = 4500 };
+    struct zt_meeting m = job_of_hosts(2, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    int crowd[CROWD + MORE];
+    const int64_t begin_ns = zt_now_ns();
+    CHECK_OK(open_for_hosts(&m, &r, &err), err);
+    int alone = stranger_from(1, r.port);
+    while (r.n_shakes < 1)
+        CHECK_INT(zt_rendezvous_step(&r, 10, &err), 0);
+    for (int i = 0; i < CROWD; i++)
+        crowd[i] = stranger_from(2, r.port);
+    while (r.n_shakes < ZT_STRANGERS_MAX)
+        CHECK_INT(zt_rendezvous_step(&r, 10, &err), 0);
+    poll(NULL, 0, WAIT_MS);
+    CHECK_INT(zt_rendezvous_step(&r, 10, &err), 0);
+    const int n_before = r.n_shakes;
+    for (int i = CROWD; i < CROWD + MORE; i++)
+        crowd[i] = stranger_from(2, r.port);
+    while (!is_closed(crowd[MORE - 1]))
+        CHECK_INT(zt_rendezvous_step(&r, 10, &err), 0);
+    if (zt_now_ns() - begin_ns > TOO_SLOW_MS * (int64_t)1000000)
+        SKIP("this machine is too slow for it now");
+    CHECK_INT(n_before, ZT_STRANGERS_MAX);
+    CHECK(!is_closed(alone));
+    CHECK(!is_closed(crowd[CROWD + MORE - 1]));
+    CHECK_INT(r.n_shakes, ZT_STRANGERS_MAX);
+    zt_rendezvous_leave(&r, 1);
+    close(alone);
+    for (int i = 0; i < CROWD + MORE; i++)
+        close(crowd[i]);
+}
+
+/* A byte at a time, he would have his place for ever. */
+TEST(a_stranger_who_never_comes_to_an_end)
+{
+    enum { BYTE_MS = 20, TOO_LONG_S = 60 };
+    static const char hello[] = "\x16\x03\x01\x10\x00\x01\x00\x0f\xfc\x03\x03"; /* of 4 KB */
+    struct zt_meeting m = job_of_hosts(2, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    CHECK_OK(open_for_hosts(&m, &r, &err), err);
+    int fd = stranger_from(1, r.port);
+    int64_t end_ns = zt_now_ns() + TOO_LONG_S * (int64_t)1000000000;
+    for (size_t i = 1; !is_closed(fd) && zt_now_ns() < end_ns; i++) {
+        (void)!send(fd, i < sizeof hello ? &hello[i] : hello, 1, MSG_NOSIGNAL);
+        CHECK_INT(zt_rendezvous_step(&r, BYTE_MS, &err), 0);
+        poll(NULL, 0, BYTE_MS);
+    }
+    CHECK(is_closed(fd));
+    zt_rendezvous_leave(&r, 1);
+    close(fd);
 }
 
 /* The front end decides what it means. */
