@@ -567,16 +567,30 @@ static void release(struct agent *a)
     close(a->sig_fd);
 }
 
-static int open_front(struct agent *a, struct zt_err *err)
+/*
+ * By a ticket. Until it is in, the front end does not know of it, and who has started it is the only one to end it;
+ * he is told when it is.
+ */
+static int join(struct agent *a, struct zt_err *err)
 {
     struct zt_meeting m;
-    if (!a->joins)
-        return zt_link_open(&a->front, STDIN_FILENO, STDOUT_FILENO, err);
+    struct pollfd starter = {.fd = STDIN_FILENO};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     int rc = zt_ticket_read(STDIN_FILENO, &m, err);
+    if (!rc && (poll(&starter, 1, 0) < 0 || starter.revents & POLLHUP)) /* dead before prctl() */
+        rc = zt_err_set(err, ZT_EPEER, "the process that has started this agent is gone");
     if (!rc)
         rc = zt_meeting_dial(&m, ZT_PARTY_AGENT, &a->front, err);
     explicit_bzero(&m, sizeof m);
+    prctl(PR_SET_PDEATHSIG, 0);
+    if (!rc)
+        (void)!write(STDOUT_FILENO, "", 1);
     return rc;
+}
+
+static int open_front(struct agent *a, struct zt_err *err)
+{
+    return a->joins ? join(a, err) : zt_link_open(&a->front, STDIN_FILENO, STDOUT_FILENO, err);
 }
 
 int zt_agent_main(bool joins, struct zt_err *err)

@@ -19,7 +19,8 @@
  * Who connects says a HELLO first: his rank, the kind of connection, the number of processes and the job's id, which is
  * what its processes have in common, and no other job has; with TLS it is the name. Who is let in gets the same bytes
  * back, and only then takes it that he is: a connection that ends before that is made again. Each process and each agent
- * holds a connection of its own and dies for itself: nobody passes on what another says.
+ * holds a connection of its own and dies for itself: nobody passes on what another says. An agent that is not let in yet
+ * ends with the process that has started it.
  *
  * Strangers and garbage cost time, nothing else. Connections that have not proven themselves have ZT_STRANGERS_MAX places;
  * when all are taken others wait in the system's queue, until the address that holds most has held one for half a second,

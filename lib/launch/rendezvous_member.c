@@ -18,7 +18,7 @@
 #include "launch/rendezvous.h"
 #include "launch/supervisor.h"
 
-enum { AGENT_MS = 15000 }; /* an agent without a front end ends its workers and itself in less */
+enum { AGENT_MS = 15000 }; /* an agent that has joined ends its workers and itself in less */
 
 /* ---- who we are ---- */
 
@@ -78,34 +78,42 @@ static void send_party(struct zt_link *link, const struct zt_meeting *m, const c
 
 /* ---- waiting ---- */
 
+struct child {
+    pid_t pid; /* 0: none */
+    int sock;  /* a byte comes when it has joined */
+};
+
 struct member {
     const struct zt_meeting *meeting;
     struct zt_link link;
     int sig_fd;
-    bool started;  /* the agents */
-    int n_alive;   /* of them */
+    bool started; /* the agents */
+    struct child agents[ZT_PARTY_AGENTS];
     bool astray;   /* one of them could not join, and has said why */
     int exit_code; /* -1: not told yet */
 };
 
 /* Nothing of it comes by here: it gets a ticket, and joins by itself. */
-static int start_agent(struct member *m, struct zt_err *err)
+static int start_agent(struct member *m, struct child *child, struct zt_err *err)
 {
     static const char *const argv[] = {"zerotrain", "agent", "joins", NULL};
     struct zt_str ticket = {0};
-    int pipes[2];
+    int socks[2];
     pid_t pid;
-    if (pipe2(pipes, O_CLOEXEC))
-        return zt_err_errno(err, ZT_ESYS, "pipe");
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, socks))
+        return zt_err_errno(err, ZT_ESYS, "socketpair");
     zt_ticket_put(m->meeting, &ticket);
-    /* A new pipe takes as much at once. */
-    errno = write(pipes[1], ticket.buf, ticket.len) == (ssize_t)ticket.len
-                ? zt_spawn_agent(&pid, argv, pipes[0], STDERR_FILENO, true)
+    /* A new socket takes as much at once. */
+    errno = send(socks[0], ticket.buf, ticket.len, MSG_NOSIGNAL) == (ssize_t)ticket.len
+                ? zt_spawn_agent(&pid, argv, socks[1], STDERR_FILENO, true)
                 : errno;
     int rc = errno ? zt_err_errno(err, ZT_ESYS, "cannot start the agent (/proc/self/exe)") : 0;
-    m->n_alive += !rc;
-    close(pipes[0]);
-    close(pipes[1]);
+    shutdown(socks[0], SHUT_WR);
+    close(socks[1]);
+    if (rc)
+        close(socks[0]);
+    else
+        *child = (struct child){pid, socks[0]};
     explicit_bzero(ticket.buf, ticket.cap);
     zt_str_release(&ticket);
     return rc;
@@ -116,7 +124,7 @@ static int start_agents(struct member *m, struct zt_err *err)
     int rc = m->started ? zt_err_set(err, ZT_EPROTO, "a second START frame") : 0;
     m->started = true;
     for (int i = 0; i < ZT_PARTY_AGENTS && !rc; i++)
-        rc = start_agent(m, err);
+        rc = start_agent(m, &m->agents[i], err);
     return rc;
 }
 
@@ -157,11 +165,23 @@ static int read_front(struct member *m, struct zt_err *err)
 
 static void reap_agents(struct member *m)
 {
-    int status;
-    while (waitpid(-1, &status, WNOHANG) > 0) {
-        m->n_alive--;
+    for (int i = 0; i < ZT_PARTY_AGENTS; i++) {
+        struct child *a = &m->agents[i];
+        int status;
+        if (!a->pid || waitpid(a->pid, &status, WNOHANG) != a->pid)
+            continue;
+        a->pid = 0;
+        close(a->sock);
         m->astray |= WIFEXITED(status) && WEXITSTATUS(status) == ZT_AGENT_ASTRAY;
     }
+}
+
+static bool has_agents(const struct member *m)
+{
+    bool any = false;
+    for (int i = 0; i < ZT_PARTY_AGENTS; i++)
+        any |= m->agents[i].pid != 0;
+    return any;
 }
 
 static void read_signals(struct member *m)
@@ -196,11 +216,23 @@ static int wait_for_end(struct member *m, struct zt_err *err)
     return rc;
 }
 
+/* Those that still dial have no workers, and would join whoever listens there next. */
+static void kill_dialing(struct member *m)
+{
+    char joined;
+    for (int i = 0; i < ZT_PARTY_AGENTS; i++) {
+        const struct child *a = &m->agents[i];
+        if (a->pid && recv(a->sock, &joined, 1, MSG_DONTWAIT) != 1)
+            kill(a->pid, SIGKILL);
+    }
+}
+
 /* Who is first to see us leave may take it that nothing of us is left. */
 static void wait_for_agents(struct member *m)
 {
+    kill_dialing(m);
     int64_t end_ns = zt_now_ns() + AGENT_MS * (int64_t)1000000;
-    while (m->n_alive > 0 && zt_now_ns() < end_ns) {
+    while (has_agents(m) && zt_now_ns() < end_ns) {
         struct pollfd p = {.fd = m->sig_fd, .events = POLLIN};
         poll(&p, 1, ZT_POLL_MS);
         read_signals(m);

@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -753,6 +754,62 @@ TEST(a_stranger_who_never_comes_to_an_end)
     CHECK(is_closed(fd));
     zt_rendezvous_leave(&r, 1);
     close(fd);
+}
+
+/* ---- agents that are not in yet ---- */
+
+/* Both dial, and nobody takes them up. */
+static pid_t join_until_agents_dial(struct zt_meeting *m, struct zt_rendezvous *r, int *says,
+                                    int agents[ZT_PARTY_AGENTS])
+{
+    struct zt_err err;
+    ZT_ASSERT(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0); /* they become ours when it goes */
+    ZT_ASSERT(zt_rendezvous_open(m, NULL, r, &err) == 0);
+    pid_t pid = join(m, 1, 0, says);
+    while (!r->v[1].told)
+        ZT_ASSERT(zt_rendezvous_step(r, 100, &err) == 0);
+    for (int i = 0; i < ZT_PARTY_AGENTS; i++) {
+        struct pollfd p = {.fd = r->unix_fd, .events = POLLIN};
+        ZT_ASSERT(poll(&p, 1, -1) == 1);
+        agents[i] = accept4(r->unix_fd, NULL, NULL, SOCK_CLOEXEC);
+        ZT_ASSERT(agents[i] >= 0);
+    }
+    return pid;
+}
+
+/* They would join whoever listens there next. */
+TEST(agents_that_still_dial_end_when_the_job_does)
+{
+    struct zt_meeting m = job(2, 60);
+    struct zt_rendezvous r;
+    char text[SAYS_BYTES];
+    int says, agents[ZT_PARTY_AGENTS];
+    pid_t pid = join_until_agents_dial(&m, &r, &says, agents);
+    zt_link_close(&r.v[1].link); /* as when rank 0 dies */
+    CHECK_INT(end_of(pid, says, text), 200);
+    if (!strstr(text, "the process of rank 0 is gone"))
+        FAIL("%s", text);
+    CHECK_INT(waitpid(-1, NULL, WNOHANG), -1); /* none is left */
+    zt_rendezvous_leave(&r, 1);
+    for (int i = 0; i < ZT_PARTY_AGENTS; i++)
+        close(agents[i]);
+}
+
+TEST(agents_that_still_dial_end_with_their_process)
+{
+    struct zt_meeting m = job(2, 20);
+    struct zt_rendezvous r;
+    char text[SAYS_BYTES];
+    int says, agents[ZT_PARTY_AGENTS], status, n = 0;
+    pid_t pid = join_until_agents_dial(&m, &r, &says, agents);
+    kill(pid, SIGKILL);
+    CHECK_INT(end_of(pid, says, text), 128 + SIGKILL);
+    for (; waitpid(-1, &status, 0) > 0; n++)
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    CHECK_INT(n, ZT_PARTY_AGENTS);
+    zt_rendezvous_leave(&r, 1);
+    for (int i = 0; i < ZT_PARTY_AGENTS; i++)
+        close(agents[i]);
 }
 
 /* The front end decides what it means. */
