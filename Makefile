@@ -100,18 +100,22 @@ $B/lib/coll/backend.o $B/pic/lib/coll/backend.o $B/pic/cuda/backend.o: $(SEAMS)
 $B/libzerotrain.a: $(LIB_OBJS)
 	rm -f $@ && $(AR) rcs $@ $^
 
-$B/%.o: %.c
+# What was compiled with other flags is compiled again, so also what had warnings that are errors now.
+$B/flags: FORCE
+	$(call remember,$(CC) $(CFLAGS))
+
+$B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 define isa_rule
-$B/%.$1.o: %.c
+$B/%.$1.o: %.c $B/flags
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -O3 $$(ISA_$1) -DZT_ISA=$1 -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
-$B/test/%: test/unit/%.c $B/libzerotrain.a
+$B/test/%: test/unit/%.c $B/libzerotrain.a $B/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) -o $@ $< $B/libzerotrain.a $(LDLIBS)
 
@@ -200,7 +204,7 @@ tidy: $(TIDIED)
 
 # Measurements, never pass or fail: ratios within one run.
 BENCHES := $(patsubst test/bench/%.c,$B/bench/%,$(sort $(wildcard test/bench/bench_*.c)))
-$B/bench/%: test/bench/%.c $B/libzerotrain.a
+$B/bench/%: test/bench/%.c $B/libzerotrain.a $B/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $B/libzerotrain.a $(LDLIBS)
 

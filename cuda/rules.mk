@@ -42,7 +42,7 @@ CUDA_LIB_C := $(sort $(wildcard lib/base/*.c lib/dev/*.c lib/coll/*.c))
 CUDA_LIB_C := $(filter-out $(ISA_SRCS),$(CUDA_LIB_C))
 CUDA_FLAGS := -fPIC -fvisibility=hidden -isystem $(CUDA_INC)
 
-$B/pic/%.o: %.c
+$B/pic/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(CUDA_FLAGS) -MMD -MP -c -o $@ $<
 
