@@ -3,7 +3,7 @@
 #include "base/err.h"
 #include "plan/fit_internal.h"
 
-enum { MAX_RUNGS = 256 /* no number up to the largest micro-batch has more divisors */ };
+enum { MAX_RUNGS = 256 /* no number up to ZT_PLAN_MAX_SEQUENCES has more divisors */ };
 
 static const double SAME_TIME = 1.02;
 
@@ -138,11 +138,16 @@ static struct ladder ladder_of(const struct zt_plan_config *cfg, enum zt_fit_dim
     return l;
 }
 
-/* Divisors of the micro-batch, largest first, as long as a step may have that many micro-batches. */
+/*
+ * Divisors of the micro-batch, largest first, as long as a step may have that many micro-batches; none of one
+ * that no plan may have.
+ */
 static struct ladder micro_ladder(const struct zt_model *m, const struct zt_plan_config *cfg)
 {
     struct ladder l = {.n = 1, .micro = {cfg->micro_batch}};
     const int64_t most = ZT_MIN(cfg->micro_batch, zt_plan_max_accum(m) / cfg->accum);
+    if (cfg->micro_batch > ZT_PLAN_MAX_SEQUENCES)
+        return l;
     for (int64_t d = 2; d <= most; d++) {
         if (cfg->micro_batch % d)
             continue;

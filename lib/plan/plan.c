@@ -3,7 +3,7 @@
 #include "base/size.h"
 
 /* Sizes below stay far from overflow inside these bounds. */
-enum { MAX_SEQUENCES = 1 << 20, MAX_SEQ_LEN = 1 << 24 };
+enum { MAX_SEQ_LEN = 1 << 24 };
 enum { MAX_DISK_BUFFERS = 1 << 16 };
 static const int64_t max_params = INT64_C(1) << 50;
 
@@ -18,9 +18,10 @@ static int check_range(const char *what, int64_t v, int64_t lo, int64_t hi, stru
 static int check_shape(const struct zt_model *m, const struct zt_plan_config *cfg,
                        struct zt_err *err)
 {
-    int rc = check_range("micro-batch size", cfg->micro_batch, 1, MAX_SEQUENCES, err);
+    int rc = check_range("micro-batch size", cfg->micro_batch, 1, ZT_PLAN_MAX_SEQUENCES, err);
     if (!rc)
-        rc = check_range("evaluation batch size", cfg->eval_micro_batch, 0, MAX_SEQUENCES, err);
+        rc = check_range("evaluation batch size", cfg->eval_micro_batch, 0, ZT_PLAN_MAX_SEQUENCES,
+                         err);
     if (!rc)
         rc = check_range("sequence length", cfg->seq_len, 1, MAX_SEQ_LEN, err);
     if (!rc)

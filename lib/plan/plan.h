@@ -71,7 +71,7 @@ struct zt_profile {
 extern const struct zt_profile zt_profiles[]; /* "fast", "slow", "cpu"; the last has name NULL */
 const struct zt_profile *zt_profile_find(const char *name);
 
-enum { ZT_PLAN_MAX_ACCUM = 1 << 16 };
+enum { ZT_PLAN_MAX_SEQUENCES = 1 << 20 /* of a micro-batch */, ZT_PLAN_MAX_ACCUM = 1 << 16 };
 
 struct zt_plan_config {
     int stage; /* 0..3 */
