@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TEMP ".tmp." /* before a process number */
@@ -86,15 +85,16 @@ static int write_into(const char *path, const void *bytes, size_t n, struct zt_e
     return rc;
 }
 
-bool zt_is_of_the_dead(const char *pid)
+bool zt_is_leftover(const char *pid, time_t written)
 {
+    enum { HOUR_S = 3600 };
     int64_t n;
-    return zt_parse_i64(pid, &n) && n > 0 && n <= INT32_MAX && kill((pid_t)n, 0) && errno == ESRCH;
+    return zt_parse_i64(pid, &n) && n > 0 && n <= INT32_MAX && kill((pid_t)n, 0) &&
+           errno == ESRCH && time(NULL) - written > HOUR_S;
 }
 
 void zt_write_file_clean(const char *path)
 {
-    enum { HOUR_S = 3600 };
     struct zt_str dir = {0}, prefix = {0};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     zt_str_add(&dir, slash ? path : "./", slash ? (size_t)(name - path) : 2);
@@ -103,9 +103,8 @@ void zt_write_file_clean(const char *path)
     for (const struct dirent *e; d && (e = readdir(d));) {
         struct stat st;
         if (strncmp(e->d_name, prefix.buf, prefix.len) == 0 &&
-            zt_is_of_the_dead(e->d_name + prefix.len) &&
             fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
-            time(NULL) - st.st_mtime > HOUR_S)
+            zt_is_leftover(e->d_name + prefix.len, st.st_mtime))
             (void)unlinkat(dirfd(d), e->d_name, 0);
     }
     if (d)

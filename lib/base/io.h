@@ -5,6 +5,8 @@
 #ifndef ZT_BASE_IO_H
 #define ZT_BASE_IO_H
 
+#include <time.h>
+
 #include "base/err.h"
 #include "base/str.h"
 
@@ -22,15 +24,13 @@ int zt_read_file(const char *path, size_t max_bytes, struct zt_str *out,
                  struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * Of the name NAME.tmp.PID of something temporary: is its process gone? PID is a number; those of other hosts that
- * share the folder cannot be told from ours.
+ * Has a killed process left this? `pid`: the number that ends the name of something temporary; `written`: when it last
+ * was. There must be no such process, here, and for an hour, since one on another host or in another container has a
+ * number as well.
  */
-bool zt_is_of_the_dead(const char *pid);
+bool zt_is_leftover(const char *pid, time_t written);
 
-/*
- * Remove PATH.tmp.PID that zt_write_file_atomic() of a process that was killed has left: one that is gone, here, and
- * for an hour, since it may live on another host. What cannot be removed stays.
- */
+/* Remove PATH.tmp.PID that zt_write_file_atomic() left (zt_is_leftover()). What cannot be removed stays. */
 void zt_write_file_clean(const char *path);
 
 /*

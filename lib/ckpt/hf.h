@@ -4,8 +4,8 @@
  * with model.safetensors.index.json. Names, shapes and the order of a matrix's dimensions are those of
  * the model's parameters (model.h), which are Hugging Face's. A tied head is not written again.
  *
- * The folder is there whole or not at all: it is written beside its place as DIR.tmp.PID, synced, then
- * renamed. Memory is bounded: values come in pieces from a source, whatever holds them.
+ * The folder is there whole or not at all: it is written beside its place as DIR.zerotrain-tmp.PID,
+ * synced, then renamed. Memory is bounded: values come in pieces from a source, whatever holds them.
  */
 #ifndef ZT_CKPT_HF_H
 #define ZT_CKPT_HF_H

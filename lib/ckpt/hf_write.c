@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,9 +13,13 @@
 #include "ckpt/folder.h"
 #include "ckpt/safetensors_write.h"
 
-/* Before the writer's process number: what is written, as zt_st_create() and io.h have it too, or replaced. */
-#define TEMP ".tmp."
+/*
+ * Before the writer's process number: what the next export may remove has a name that nobody gives; what was there,
+ * set aside; and the files that zt_st_create() and io.h have begun.
+ */
+#define TEMP ".zerotrain-tmp."
 #define OLD ".old."
+#define BEGUN ".tmp."
 
 enum { PIECE = 1 << 18 }; /* elements that are converted and written at a time */
 
@@ -44,8 +47,8 @@ struct writing {
     const struct zt_hf_opts *o;
     const struct zt_hf_source *source;
     struct zt_hf_result *result;
-    char *dir;          /* the temporary folder */
-    int lock, old_lock; /* of it, and of what it replaces; -1: none */
+    char *dir; /* the temporary folder */
+    int lock;  /* of it; -1: none */
     struct zt_arena arena;
     struct zt_st_entry *entries; /* (model->n_params) */
     int *shard;                  /* (model->n_params), from 0 */
@@ -275,7 +278,7 @@ static void discard(const char *path)
 
 /*
  * Others leave the folder alone as long as the descriptor is open. Without locks on this file system the number of
- * our process must do.
+ * our process must do, and the time.
  */
 static int lock_folder(const char *path)
 {
@@ -285,45 +288,57 @@ static int lock_folder(const char *path)
     return fd;
 }
 
-/*
- * Give the finished folder its name. One that may be replaced changes places with it, or, where the file
- * system cannot do that at once, steps aside first; *old is then where it is, else NULL.
- */
-static int take_name(struct writing *w, const char *dir, const char **old, struct zt_err *err)
+/* The finished folder and `dir` change places where the file system cannot do that at once. */
+static int swap(struct writing *w, const char *dir, struct zt_err *err)
 {
-    *old = NULL;
+    const char *aside = zt_arena_printf(&w->arena, "%s" OLD "%ld", dir, (long)getpid());
+    int rc = 0;
+    if (rename(dir, aside))
+        return zt_err_errno(err, ZT_EIO, "%s: rename to %s", dir, aside);
+    if (rename(w->dir, dir)) {
+        rc = zt_err_errno(err, ZT_EIO, "%s: rename", dir);
+        if (rename(aside, dir))
+            zt_err_wrap(err, "%s is now %s", dir, aside);
+    } else if (rename(aside, w->dir)) {
+        rc = zt_err_errno(err, ZT_EIO, "%s is written; what was there is now %s: rename", dir,
+                          aside);
+    }
+    return rc;
+}
+
+/* Give the finished folder its name. One that may be replaced gets the temporary name. */
+static int take_name(struct writing *w, const char *dir, struct zt_err *err)
+{
     if (rename(w->dir, dir) == 0) /* nothing is there, or an empty folder */
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST)
         return zt_err_errno(err, ZT_EIO, "%s: rename", dir);
     int rc = zt_hf_check(dir, w->o->force, err);
-    if (rc)
+    if (rc || renameat2(AT_FDCWD, w->dir, AT_FDCWD, dir, RENAME_EXCHANGE) == 0)
         return rc;
-    *old = w->dir;
-    if (renameat2(AT_FDCWD, w->dir, AT_FDCWD, dir, RENAME_EXCHANGE) == 0)
-        return 0;
-    *old = zt_arena_printf(&w->arena, "%s" OLD "%ld", dir, (long)getpid());
-    w->old_lock = lock_folder(dir);
-    if (rename(dir, *old))
-        return zt_err_errno(err, ZT_EIO, "%s: rename", dir);
-    if (rename(w->dir, dir) == 0)
-        return 0;
-    rc = zt_err_errno(err, ZT_EIO, "%s: rename", dir);
-    if (rename(*old, dir))
-        zt_err_wrap(err, "%s is now %s", dir, *old);
-    return rc;
+    return swap(w, dir, err);
 }
 
-/* Holds files of an export and nothing else, whole or begun ("NAME.tmp.PID"). */
-static bool is_exports_folder(int fd)
+/*
+ * Holds files of an export and nothing else, whole or begun ("NAME.tmp.PID"). *written: when the folder or a file in it
+ * last was.
+ */
+static bool is_exports_folder(int fd, time_t *written)
 {
     DIR *d = fdopendir(dup(fd));
     bool good = d != NULL;
+    *written = 0;
     for (const struct dirent *e; good && (e = readdir(d));) {
+        struct stat st;
         char name[256];
-        const char *begun = strstr(e->d_name, TEMP);
+        if (strcmp(e->d_name, "..") == 0)
+            continue;
+        const char *begun = strstr(e->d_name, BEGUN);
         snprintf(name, sizeof name, "%.*s", begun ? (int)(begun - e->d_name) : 255, e->d_name);
-        good = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_exports_file(name);
+        good = (strcmp(name, ".") == 0 || is_exports_file(name)) &&
+               fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+        if (good)
+            *written = ZT_MAX(*written, st.st_mtime);
     }
     if (d)
         closedir(d);
@@ -331,28 +346,27 @@ static bool is_exports_folder(int fd)
 }
 
 /*
- * What a killed export to the same folder left: its process is gone, and nobody on another host of the
- * shared file system holds the lock. What cannot be removed stays, and is in nobody's way.
+ * What a killed export to the same folder left, and nobody on another host of the shared file system holds
+ * the lock of. What cannot be removed stays, and is in nobody's way.
  */
 static void remove_leftover(struct writing *w, const char *parent, const char *name,
                             const char *pid)
 {
     const char *path = path_in(w, parent, name);
-    if (!zt_is_of_the_dead(pid))
-        return;
+    time_t written;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_exports_folder(fd))
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_exports_folder(fd, &written) &&
+        zt_is_leftover(pid, written))
         discard(path);
     close(fd);
 }
 
-static void remove_leftovers(struct writing *w, const char *parent, const char *dir,
-                             const char *kind)
+static void remove_leftovers(struct writing *w, const char *parent, const char *dir)
 {
     const char *slash = strrchr(dir, '/'), *base = slash ? slash + 1 : dir;
-    const char *prefix = zt_arena_printf(&w->arena, "%s%s", base, kind);
+    const char *prefix = zt_arena_printf(&w->arena, "%s" TEMP, base);
     DIR *d = opendir(parent);
     for (const struct dirent *e; d && (e = readdir(d));)
         if (strncmp(e->d_name, prefix, strlen(prefix)) == 0)
@@ -382,33 +396,29 @@ static int fill_folder(struct writing *w, struct zt_err *err)
 
 static int write_folder(struct writing *w, const char *dir, struct zt_err *err)
 {
-    const char *parent = parent_of(w, dir), *old;
+    const char *parent = parent_of(w, dir);
     int rc = zt_make_dirs(parent, err);
     if (rc)
         return rc;
-    remove_leftovers(w, parent, dir, TEMP);
+    remove_leftovers(w, parent, dir);
     if (mkdir(w->dir, 0777))
         return zt_err_errno(err, ZT_EIO, "%s: mkdir", w->dir);
     w->lock = lock_folder(w->dir);
     rc = fill_folder(w, err);
     if (!rc)
-        rc = take_name(w, dir, &old, err);
+        rc = take_name(w, dir, err);
     if (rc) {
         discard(w->dir);
         return rc;
     }
     rc = zt_fsync_dir(parent, err); /* before what was there is gone */
-    if (!rc && old)
-        rc = zt_ckpt_remove(old, err);
-    if (!rc) /* until now such a one may have been all that there was */
-        remove_leftovers(w, parent, dir, OLD);
-    return rc;
+    return rc ? rc : zt_ckpt_remove(w->dir, err);
 }
 
 int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
                 struct zt_hf_result *result, struct zt_err *err)
 {
-    struct writing w = {.o = o, .source = source, .result = result, .lock = -1, .old_lock = -1};
+    struct writing w = {.o = o, .source = source, .result = result, .lock = -1};
     size_t n = (size_t)o->model->n_params, len = strlen(o->dir);
     ZT_ASSERT(o->dtype == ZT_F32 || o->dtype == ZT_BF16 || o->dtype == ZT_F16);
     while (len > 1 && o->dir[len - 1] == '/')
@@ -429,8 +439,6 @@ int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
     rc = write_folder(&w, dir, err);
     if (w.lock >= 0)
         close(w.lock);
-    if (w.old_lock >= 0)
-        close(w.old_lock);
     zt_arena_release(&w.arena);
     return rc;
 }

@@ -31,20 +31,27 @@ try zerotrain inspect fewer/model.safetensors | grep -E '12|13'
 try zerotrain export --vocab_size=14 "$CASES/fixture_llama" more
 try zerotrain export --vocab_size=0 "$CASES/fixture_llama" more
 
-# What a killed export left goes with the next one to the same folder; what is not such a leftover stays.
+# What a killed export left goes with the next one to the same folder, an hour later; a folder of the user's stays,
+# whatever its number, and so does what another export may still write.
 bash -c 'echo $$' >gone
 gone=$(cat gone)
-mkdir "out.tmp.$gone" "out.tmp.$$" out.tmp.notes "more.tmp.$gone" "again.tmp.$gone"
-mkdir "out.old.$gone" "out.old.$$" out.old.notes "more.old.$gone" "again.old.$gone"
-touch "out.old.$gone/config.json" "again.old.$gone/thesis.txt"
-touch "out.tmp.$gone/model.safetensors.tmp.$gone" "out.tmp.$gone/config.json" "again.tmp.$gone/thesis.txt"
+mkdir "out.zerotrain-tmp."{"$gone",$$,notes,99999999} {more,again,thesis}".zerotrain-tmp.$gone"
+touch "out.zerotrain-tmp.$gone/"{config.json,"model.safetensors.tmp.$gone"} "thesis.zerotrain-tmp.$gone/thesis.txt"
+touch "again.zerotrain-tmp.$gone/config.json"
+cp -r out "out.old.$gone"
+cp -r out "out.tmp.$gone"
+cp -r out out.old.99999999
+touch -d '2 days ago' ./*.{zerotrain-tmp,tmp,old}.*{/*,}
+touch "again.zerotrain-tmp.$gone/config.json" # not for an hour
 zerotrain export --force "$GPT2" out >/dev/null
 zerotrain export "$GPT2" again >/dev/null
+zerotrain export "$GPT2" thesis >/dev/null
 # shellcheck disable=SC2012
-ls -d ./*.tmp.* ./*.old.* | sed "s/$gone/GONE/; s/$$/ALIVE/"
-rm -r ./*.tmp.* ./*.old.* again
+ls -d ./*.{zerotrain-tmp,tmp,old}.* | sed "s/$gone/GONE/; s/$$/ALIVE/"
+rm -r ./*.{zerotrain-tmp,tmp,old}.* again thesis
 
-# On a file system where two folders cannot change places: killed while neither has the name, and then not.
+# On a file system where two folders cannot change places: killed while neither has the name, and what cannot be
+# moved back: what was there stays.
 cat >rename.c <<'END'
 #include <errno.h>
 #include <fcntl.h>
@@ -61,25 +68,42 @@ int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsign
 }
 int rename(const char *from, const char *to)
 {
+    static int n_out;
+    const char *killed = getenv("KILLED");
+    const size_t len = strlen(to);
+    if (getenv("STUCK") && len > 4 && strcmp(to + len - 4, "/out") == 0 && n_out++ > 0) {
+        errno = EIO;
+        return -1;
+    }
     int rc = renameat(AT_FDCWD, from, AT_FDCWD, to);
-    if (strstr(to, ".old.") && getenv("KILLED"))
+    if (killed && strstr(to, killed) && rc == 0)
         kill(getpid(), SIGKILL);
     return rc;
 }
 END
 gcc -D_GNU_SOURCE -shared -fPIC -o rename.so rename.c
+without_exchange() { LD_PRELOAD=$PWD/rename.so "$ZT" export "$@" 2>&1 | sed 's/\.[0-9][0-9]*/.PID/g'; }
+show() { (cd swap && echo ./*) | sed 's/[0-9][0-9]*/PID/g'; }
+age() { touch -d '2 days ago' swap/out.*{/*,}; }
 mkdir swap
 zerotrain export "$GPT2" swap/out >/dev/null
-{ LD_PRELOAD=$PWD/rename.so KILLED=1 "$ZT" export --force "$GPT2" swap/out; } >/dev/null 2>&1
+{ (export LD_PRELOAD=$PWD/rename.so KILLED=.old. && exec "$ZT" export --force "$GPT2" swap/out); } >/dev/null 2>&1
 echo "killed: $?"
-(cd swap && echo ./*) | sed 's/[0-9][0-9]*/PID/g'
-LD_PRELOAD=$PWD/rename.so "$ZT" export --dtype=bf16 "$GPT2" swap/out
-ls swap
-LD_PRELOAD=$PWD/rename.so "$ZT" export --force "$GPT2" swap/out
-ls swap
+show
+age
+without_exchange --force --dtype=bf16 "$GPT2" swap/out
+show
+rm -r swap/out.old.*
+without_exchange --force "$GPT2" swap/out
+show
+STUCK=1 without_exchange --force "$GPT2" swap/out
+show
+age
+without_exchange "$GPT2" swap/out
+show
 
 # A disk that is too small says so before the work, and nothing is left.
-(trap '' XFSZ && ulimit -f 2 && try zerotrain export "$GPT2" big) | sed 's/tmp\.[0-9]*/tmp.PID/' | cat
+(trap '' XFSZ && ulimit -f 2 && try zerotrain export "$GPT2" big) | sed 's/zerotrain-tmp\.[0-9]*/zerotrain-tmp.PID/' | cat
 ls -d big* 2>/dev/null || echo "nothing is left"
 
 try zerotrain export
