@@ -114,7 +114,7 @@ struct search {
     enum zt_fit_search what;
     struct ladder ladders[ZT_N_FIT_DIMS];
     struct zt_fit *out;
-    struct zt_err *err;
+    struct zt_err ignored; /* why the last combination that cannot be planned cannot */
 };
 
 static bool is_nvme(const struct zt_fit_option *o)
@@ -264,10 +264,10 @@ static bool is_more_than_kept(const struct search *s, const int rung[ZT_N_FIT_DI
 }
 
 /* Plan the choice at `rung`; 0, or why it cannot be planned. */
-static int size_at(const struct search *s, const int rung[ZT_N_FIT_DIMS], struct zt_fit_choice *c)
+static int size_at(struct search *s, const int rung[ZT_N_FIT_DIMS], struct zt_fit_choice *c)
 {
     *c = choice_at(s, rung);
-    int rc = zt_fit_size(s->model, s->limits, c, s->err);
+    int rc = zt_fit_size(s->model, s->limits, c, &s->ignored);
     struct zt_fit_choice *least = &s->out->least;
     if (!rc && (least->cfg.stage < 0 || c->device < least->device))
         *least = *c;
@@ -275,11 +275,11 @@ static int size_at(const struct search *s, const int rung[ZT_N_FIT_DIMS], struct
 }
 
 /* Does what lives at one time fit, on a rung of the micro-batch? */
-static bool may_fit(const struct search *s, int rung[ZT_N_FIT_DIMS], int micro)
+static bool may_fit(struct search *s, int rung[ZT_N_FIT_DIMS], int micro)
 {
     rung[ZT_FIT_MICRO_BATCH] = micro;
     struct zt_fit_choice c = choice_at(s, rung);
-    return size_choice(s->model, s->limits, &c, false, s->err) == 0 && c.fits;
+    return size_choice(s->model, s->limits, &c, false, &s->ignored) == 0 && c.fits;
 }
 
 /*
@@ -363,21 +363,29 @@ static void keep_least(struct zt_fit *f)
     f->n = n;
 }
 
+/* Why nothing can be planned: at the last stage, which goes with every offload. */
+static int why_not(const struct search *s, struct zt_err *err)
+{
+    const int rung[ZT_N_FIT_DIMS] = {[ZT_FIT_STAGE] = s->ladders[ZT_FIT_STAGE].n - 1};
+    struct zt_fit_choice c = choice_at(s, rung);
+    int rc = zt_fit_size(s->model, s->limits, &c, err);
+    ZT_ASSERT_CMP(rc, !=, 0);
+    return rc;
+}
+
 int zt_fit_search(const struct zt_model *model, const struct zt_plan_config *cfg,
                   const struct zt_fit_limits *limits, enum zt_fit_search what, struct zt_fit *out,
                   struct zt_err *err)
 {
-    struct search s = {
-        .model = model, .cfg = cfg, .limits = limits, .what = what, .out = out, .err = err};
+    struct search s = {.model = model, .cfg = cfg, .limits = limits, .what = what, .out = out};
     *out = (struct zt_fit){.least.cfg.stage = -1};
     for (int d = 0; d < ZT_N_FIT_DIMS; d++)
         s.ladders[d] = d == ZT_FIT_MICRO_BATCH
                            ? micro_ladder(model, cfg)
                            : ladder_of(cfg, (enum zt_fit_dim)d, limits->nvme_path);
-    *err = (struct zt_err){0};
     int rung[ZT_N_FIT_DIMS] = {0};
     if (visit_below(&s, ZT_N_FIT_DIMS - 1, rung) == 0)
-        return err->code;
+        return why_not(&s, err);
     if (out->n > 0)
         qsort(out->choices, (size_t)out->n, sizeof *out->choices, by_order);
     if (what == ZT_FIT_CHANGES)

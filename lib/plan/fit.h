@@ -76,8 +76,8 @@ enum zt_fit_search {
 
 /*
  * Plan the choices that lie above `cfg` on the ladders (same rung or higher; cfg itself first). What
- * cannot be planned together is left out; an error only when nothing can: that of cfg. Release `out`
- * in either case.
+ * cannot be planned together is left out; an error only when nothing can: that of cfg at the last stage,
+ * which goes with every offload. Release `out` in either case.
  */
 int zt_fit_search(const struct zt_model *model, const struct zt_plan_config *cfg,
                   const struct zt_fit_limits *limits, enum zt_fit_search what, struct zt_fit *out,

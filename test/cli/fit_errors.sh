@@ -13,3 +13,5 @@ check() {
 }
 
 check train_micro_batch_size_per_gpu=73513440 # with hundreds of divisors
+check gradient_accumulation_steps=65536
+check gradient_accumulation_steps=65536 zero_optimization.offload_optimizer.device=cpu
