@@ -30,8 +30,10 @@ void cmd_restart_begin(struct cmd_restart *r)
 
 void cmd_restart_end(const struct cmd_restart *r)
 {
-    if (r->max > 0)
-        pthread_sigmask(SIG_SETMASK, &r->before, NULL);
+    if (r->max == 0)
+        return;
+    zt_forget_ending_signals();
+    pthread_sigmask(SIG_SETMASK, &r->before, NULL);
 }
 
 int cmd_restart_wait(double wait_s)

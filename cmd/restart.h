@@ -44,7 +44,10 @@ struct cmd_restart {
  */
 void cmd_restart_begin(struct cmd_restart *r);
 
-/* After the last attempt: these signals end us again, also when nobody reads what is left to say. */
+/*
+ * After the last attempt: these signals end us again, also when nobody reads what is left to say. Not those that have
+ * come already: we are on our way out.
+ */
 void cmd_restart_end(const struct cmd_restart *r);
 
 /*

@@ -234,6 +234,12 @@ static int code_between(int code)
     return code == 128 + SIGTERM || code == 128 + SIGUSR1 ? ZT_EXIT_PREEMPTED : code;
 }
 
+/* An exit code that says so: whoever told us to end knows. */
+static bool is_told(int code)
+{
+    return code == ZT_EXIT_PREEMPTED || code > 128;
+}
+
 static void launch(struct job *j, struct outcome *end)
 {
     struct zt_launch_node local[16];
@@ -270,14 +276,14 @@ static void launch(struct job *j, struct outcome *end)
     end->rc = cmd_slurm_start(&j->o, srun_said, j, &end->result, &end->err);
     if (end->rc) {
         end->code = cmd_slurm_exit_code(end->rc, &end->result);
-        if (j->restart.started)
-            end->code = code_between(end->code);
     } else {
         opts.joined = j->o.joined;
         opts.srun = j->o.srun;
         end->rc = zt_launch_run(&opts, &end->result, &end->err);
         end->code = end->rc ? zt_exit_code(end->rc) : end->result.exit_code;
     }
+    if (j->restart.started && end->result.told && !end->result.started)
+        end->code = code_between(end->code);
     zt_str_release(&recipe);
 }
 
@@ -458,10 +464,10 @@ static bool begin_again(struct job *j, struct outcome *end)
     zt_str_reset(&end->next);
     end->said = true;
     int sig = cmd_restart_wait(wait_s);
-    if (!sig)
+    if (!sig) {
         end->code = code_between(set_up_again(j, changed));
-    if (!sig && !end->code)
-        sig = cmd_restart_wait(0); /* it came meanwhile */
+        sig = is_told(end->code) ? 0 : cmd_restart_wait(0); /* it came meanwhile */
+    }
     if (sig)
         end->code = told_between(sig);
     return end->code == 0;

@@ -25,6 +25,15 @@ void zt_ending_signals(sigset_t *set)
         sigaddset(set, SIGHUP);
 }
 
+void zt_forget_ending_signals(void)
+{
+    static const struct timespec at_once;
+    sigset_t set;
+    zt_ending_signals(&set);
+    while (sigtimedwait(&set, NULL, &at_once) > 0)
+        ;
+}
+
 int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err)
 {
     static const int others[] = {SIGCHLD, SIGPIPE, SIGTSTP};

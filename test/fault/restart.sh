@@ -132,6 +132,55 @@ hit INT "$pid"
 verdict "an interrupt between two attempts" 130
 [ "$(grep -c 'restart [0-9] of' "$tmp/err")" = 1 ] || fail "an interrupt between two attempts" "it began again"
 
+# Several signals, as batch systems send them, reach it in one moment.
+train --max_restarts=3
+until_step 1
+kill_rank 1
+until_says 'restart 1 of 3'
+hit STOP "$pid"
+hit TERM "$pid"
+hit USR1 "$pid"
+hit CONT "$pid"
+verdict "two signals between two attempts" 7 'ended by signal .* before it began again'
+[ -e "$run/summary.json" ] || fail "two signals between two attempts" "there is no summary"
+
+start launch --num_gpus 2 --max_restarts 2 -- false
+until_says 'restart 1 of 2'
+hit STOP "$pid"
+hit TERM "$pid"
+hit INT "$pid"
+hit CONT "$pid"
+verdict "launch is sent two signals between two attempts" 130 'ended by signal 2 .* before it began again'
+
+# The next attempt cannot be set up, and a signal came meanwhile: it reads its recipe from who writes nothing yet.
+cp "$tmp/tiny.yaml" "$tmp/whole.yaml"
+train --max_restarts=3
+until_step 1
+rm "$tmp/tiny.yaml"
+mkfifo "$tmp/tiny.yaml"
+kill_rank 1
+{ hit TERM "$pid" && echo 'no recipe'; } >"$tmp/tiny.yaml" & # is opened by both at once
+writer=$!
+verdict "SIGTERM while the next attempt is set up in vain" 7 'ended by signal 15 .* before it began again'
+kill "$writer" 2>/dev/null
+[ -e "$run/summary.json" ] || fail "SIGTERM while the next attempt is set up in vain" "there is no summary"
+mv "$tmp/whole.yaml" "$tmp/tiny.yaml"
+
+# A host that takes its time to let us in: what it reads comes from who writes nothing.
+mkdir "$tmp/hosts"
+echo "ZT_TEST_MARK=$$.$((case_no + 1))" | tee "$tmp/hosts/zt-a" >"$tmp/hosts/zt-b"
+printf 'zt-a slots=1\nzt-b slots=1\n' >"$tmp/hostfile"
+PATH=$PWD/test/fake-ssh:$PATH FAKE_HOSTS=$tmp/hosts ZT_TCP_INTERFACE=lo \
+    start_saving --max_restarts=3 --launcher=openssh --hostfile="$tmp/hostfile"
+until_step 1
+rm "$tmp/hosts/zt-b"
+mkfifo "$tmp/hosts/zt-b"
+hit 9 "$(pgrep -x zerotrain-r1 | grep -xF "$(marked)")"
+{ hit TERM "$pid" && until_true ended; } >"$tmp/hosts/zt-b" &
+writer=$!
+verdict "SIGTERM while hosts log in again" 7 'signal 15'
+kill "$writer" 2>/dev/null
+
 train --max_restarts=3
 until_step 1
 kill_rank 1
