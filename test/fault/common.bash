@@ -27,6 +27,7 @@ trap 'exit 130' INT TERM
 start() {
     case_no=$((case_no + 1))
     : >"$tmp/out"
+    : >"$tmp/err"
     ZT_TEST_MARK=$$.$case_no env --default-signal=INT,QUIT,TERM,HUP \
         "$zerotrain" "$@" >"$tmp/out" 2>"$tmp/err" &
     pid=$!
