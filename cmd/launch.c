@@ -6,6 +6,7 @@
 
 #include "launch/env.h"
 #include "launch/launch.h"
+#include "launch/supervisor.h"
 #include "rank_out.h"
 #include "restart.h"
 
@@ -183,7 +184,7 @@ static int run(struct options *o, struct zt_launch_result *result, struct zt_err
         print_notice(o->launch.sink.ctx, result->summary);
         print_notice(o->launch.sink.ctx, say.buf);
         flush(o->launch.sink.ctx);
-        sig = cmd_restart_wait(wait_s);
+        sig = zt_await_ending_signal(wait_s);
     } while (!sig);
     cmd_restart_end(&o->restart);
     if (sig) {

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "hosts_in.h"
@@ -34,22 +33,6 @@ void cmd_restart_end(const struct cmd_restart *r)
         return;
     zt_forget_ending_signals();
     pthread_sigmask(SIG_SETMASK, &r->before, NULL);
-}
-
-int cmd_restart_wait(double wait_s)
-{
-    const int64_t end_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
-    int64_t left_ns;
-    sigset_t set;
-    zt_ending_signals(&set);
-    do {
-        left_ns = ZT_MAX(end_ns - zt_now_ns(), 0);
-        const struct timespec t = {left_ns / 1000000000, left_ns % 1000000000};
-        const int sig = sigtimedwait(&set, NULL, &t);
-        if (sig > 0)
-            return sig;
-    } while (left_ns > 0);
-    return 0;
 }
 
 /* ---- whether ---- */

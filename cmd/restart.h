@@ -40,7 +40,7 @@ struct cmd_restart {
 
 /*
  * Before the first attempt: the job gets its name; signals that tell us to end are blocked, so that one that
- * comes between two attempts is seen by cmd_restart_wait() or by the next one.
+ * comes between two attempts is seen by zt_await_ending_signal() or by the next one.
  */
 void cmd_restart_begin(struct cmd_restart *r);
 
@@ -56,9 +56,6 @@ void cmd_restart_end(const struct cmd_restart *r);
  */
 bool cmd_restart_again(struct cmd_restart *r, int rc, const struct zt_launch_result *res,
                        double *wait_s, struct zt_str *say);
-
-/* Wait. 0, or the signal that came instead, or had come before. */
-int cmd_restart_wait(double wait_s);
 
 /*
  * --elastic: leave out what has failed (o->lost, o->gpus). Returns whether it is anything; `say` then has a line

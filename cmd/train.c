@@ -19,6 +19,7 @@
 #include "join.h"
 #include "launch/env.h"
 #include "launch/launch.h"
+#include "launch/supervisor.h"
 #include "restart.h"
 #include "run_folder.h"
 #include "slurm.h"
@@ -358,7 +359,7 @@ static bool goes_on_waiting(void *ctx, const char *who, double left_s)
                   who[0] ? who : "another run", left_s);
         j->waits_since_ns = INT64_MAX;
     }
-    j->told = cmd_restart_wait(0);
+    j->told = zt_await_ending_signal(0);
     return j->told == 0;
 }
 
@@ -463,10 +464,10 @@ static bool begin_again(struct job *j, struct outcome *end)
     zt_str_release(&left_out);
     zt_str_reset(&end->next);
     end->said = true;
-    int sig = cmd_restart_wait(wait_s);
+    int sig = zt_await_ending_signal(wait_s);
     if (!sig) {
         end->code = code_between(set_up_again(j, changed));
-        sig = is_told(end->code) ? 0 : cmd_restart_wait(0); /* it came meanwhile */
+        sig = is_told(end->code) ? 0 : zt_await_ending_signal(0); /* it came meanwhile */
     }
     if (sig)
         end->code = told_between(sig);

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -243,16 +242,16 @@ static void note_who_came(struct zt_srun *s, const struct zt_rendezvous *r)
 }
 
 /* Until all are there, srun ends, time is up, or somebody tells us to end. */
-static int gather(struct zt_srun *s, struct zt_rendezvous *r, int sig_fd, int *sig,
-                  struct zt_err *err)
+static int gather(struct zt_srun *s, struct zt_rendezvous *r, int *sig, struct zt_err *err)
 {
     int64_t end_ns = zt_now_ns() + (int64_t)(r->m.limit_s * 1e9);
-    struct signalfd_siginfo si;
     for (;;) {
         int rc = zt_rendezvous_step(r, STEP_MS, err);
         zt_srun_read(s);
         note_who_came(s, r);
-        *sig = read(sig_fd, &si, sizeof si) == sizeof si ? (int)si.ssi_signo : r->told;
+        *sig = zt_await_ending_signal(0);
+        if (!*sig)
+            *sig = r->told;
         if (*sig) /* before what may follow from it */
             return zt_err_set(err, ZT_EPEER, "stopped by signal %d (%s) while hosts joined", *sig,
                               strsignal(*sig));
@@ -265,20 +264,6 @@ static int gather(struct zt_srun *s, struct zt_rendezvous *r, int sig_fd, int *s
         if (zt_now_ns() > end_ns)
             return missing(s, r, err);
     }
-}
-
-static int with_signals(struct zt_srun *s, struct zt_rendezvous *r, int *sig, struct zt_err *err)
-{
-    sigset_t mask, before;
-    zt_ending_signals(&mask);
-    int sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (sig_fd < 0)
-        return zt_err_errno(err, ZT_ESYS, "signalfd");
-    pthread_sigmask(SIG_BLOCK, &mask, &before);
-    int rc = gather(s, r, sig_fd, sig, err);
-    close(sig_fd);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
 }
 
 /* Half of a secret goes through Slurm; the other half, where there is one, does not. */
@@ -318,12 +303,24 @@ static int open_meeting(int n_hosts, const char *towards, double limit_s, struct
     return 0;
 }
 
+/* Told meanwhile: known to the caller, or left to who had blocked it before. */
+static void unblock(const sigset_t *before, bool failed, int *sig)
+{
+    if (failed && !sigismember(before, SIGTERM)) {
+        if (!*sig)
+            *sig = zt_await_ending_signal(0);
+        zt_forget_ending_signals();
+    }
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
 int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hosts, int n_hosts,
                   const char *towards, double limit_s, struct zt_rendezvous *r,
                   enum zt_srun_host *state, int *sig, struct zt_err *err)
 {
     struct zt_arena arena = {0};
     struct zt_meeting m;
+    sigset_t mask, before;
     memset(state, 0, (size_t)n_hosts * sizeof *state);
     *sig = 0;
     s->hosts = hosts;
@@ -333,12 +330,14 @@ int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hos
     int rc = open_meeting(n_hosts, towards, limit_s, &m, r, err);
     if (rc)
         return rc;
+    zt_ending_signals(&mask);
+    pthread_sigmask(SIG_BLOCK, &mask, &before); /* as long as srun would outlive us */
     rc = spawn(s, zt_srun_argv(program, hosts, n_hosts, &arena), err);
     if (!rc)
         rc = send_ticket(s->sock, &m, err);
     explicit_bzero(&m, sizeof m);
     if (!rc)
-        rc = with_signals(s, r, sig, err);
+        rc = gather(s, r, sig, err);
     zt_arena_release(&arena);
     s->hosts = NULL;
     if (rc) {
@@ -347,6 +346,7 @@ int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hos
             kill(s->pid, SIGTERM);
         zt_srun_end(s, false);
     }
+    unblock(&before, rc != 0, sig);
     return rc;
 }
 

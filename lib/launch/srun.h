@@ -46,8 +46,8 @@ const char *const *zt_srun_argv(const char *program, const char *const *hosts, i
 /*
  * Listen where the route to `towards` starts, under a new secret, start srun, and wait until all hosts are there (r->v, by the task's
  * number), or cannot all come. state[n_hosts]: what has become of each. s is zeroed but for say, which gets what srun
- * says on stderr, from now on. What tells a front end to end ends it: ZT_EPEER, and *sig is the signal. On failure
- * nothing is left.
+ * says on stderr, from now on. What tells a front end to end ends it: ZT_EPEER, and *sig is the signal; it may also be one
+ * that came while what had failed was put away. On failure nothing is left.
  */
 int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hosts, int n_hosts,
                   const char *towards, double limit_s, struct zt_rendezvous *r,

@@ -25,12 +25,25 @@ void zt_ending_signals(sigset_t *set)
         sigaddset(set, SIGHUP);
 }
 
-void zt_forget_ending_signals(void)
+int zt_await_ending_signal(double wait_s)
 {
-    static const struct timespec at_once;
+    const int64_t end_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
+    int64_t left_ns;
     sigset_t set;
     zt_ending_signals(&set);
-    while (sigtimedwait(&set, NULL, &at_once) > 0)
+    do {
+        left_ns = ZT_MAX(end_ns - zt_now_ns(), 0);
+        const struct timespec t = {left_ns / 1000000000, left_ns % 1000000000};
+        const int sig = sigtimedwait(&set, NULL, &t);
+        if (sig > 0)
+            return sig;
+    } while (left_ns > 0);
+    return 0;
+}
+
+void zt_forget_ending_signals(void)
+{
+    while (zt_await_ending_signal(0))
         ;
 }
 

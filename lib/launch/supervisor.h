@@ -24,6 +24,9 @@ void zt_supervisor_release(struct zt_supervisor *s);
 /* The signals that tell a front end to end: SIGINT, SIGTERM, SIGUSR1, and SIGHUP unless it is ignored (nohup). */
 void zt_ending_signals(sigset_t *set);
 
+/* They are blocked. Wait; 0, or the signal that came instead, or had come before. */
+int zt_await_ending_signal(double wait_s);
+
 /* Those of them that are blocked and have come are forgotten: for who ends anyway, and unblocks them then. */
 void zt_forget_ending_signals(void);
 

@@ -11,6 +11,7 @@
 
 #include "launch/launch.h"
 #include "launch/srun.h"
+#include "launch/supervisor.h"
 
 TEST(srun_gets_exactly_the_hosts)
 {
@@ -171,6 +172,46 @@ TEST(a_signal_ends_the_start)
         CHECK_INT(a.sig, signals[i]);
         CHECK(waitpid(-1, NULL, WNOHANG) == -1);
     }
+}
+
+/* They come while srun is ended: the first is the one that counts, and none ends us before all is put away. */
+TEST(more_signals_end_the_start_once)
+{
+    static const struct {
+        const char *at_once;
+        double limit_s;
+        const char *say;
+    } cases[] = {{"kill -USR1 $FRONT", 60, "stopped by signal 10"},
+                 {":", 0.3, "0 of 2 hosts have joined within 0.3 s"}};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        char body[300];
+        sigset_t now;
+        snprintf(body, sizeof body,
+                 "FRONT=%d; trap 'kill -TERM $FRONT; kill -USR1 $FRONT; exit 0' TERM; %s\n"
+                 "while :; do sleep 0.05; done",
+                 (int)getpid(), cases[i].at_once);
+        check_fails(body, cases[i].limit_s, cases[i].say);
+        pthread_sigmask(SIG_BLOCK, NULL, &now);
+        CHECK(!sigismember(&now, SIGTERM) && !sigismember(&now, SIGUSR1));
+    }
+}
+
+/* Who had blocked them sees those that the start was not ended by. */
+TEST(a_signal_after_the_failure_is_left_to_who_blocked_it)
+{
+    sigset_t set;
+    char body[200];
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGUSR1);
+    snprintf(body, sizeof body,
+             "trap 'kill -TERM %d; exit 0' TERM; kill -USR1 %d; while :; do sleep 0.05; done",
+             (int)getpid(), (int)getpid());
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    check_fails(body, 60, "stopped by signal 10");
+    CHECK_INT(zt_await_ending_signal(0), SIGTERM);
+    CHECK_INT(zt_await_ending_signal(0), 0);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
 TEST(srun_whose_tasks_never_come)
