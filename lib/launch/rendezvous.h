@@ -138,7 +138,7 @@ struct zt_party {
     struct zt_conn agents[ZT_PARTY_AGENTS]; /* their connections; none: handed on */
     int n_agents, n_taken;                  /* that have come; that were handed on */
     int n_signals;                          /* that it got */
-    bool gone;
+    bool gone;                              /* its link has ended */
 };
 
 struct zt_rendezvous {

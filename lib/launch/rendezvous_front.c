@@ -471,8 +471,10 @@ static int read_parties(struct zt_rendezvous *r, struct zt_err *err)
         int rc = p->link.open ? read_party(p, err) : 0;
         if (rc > 0) /* where we are one of them, we are told too */
             r->told = rc;
-        if (rc < 0)
+        if (rc < 0) {
+            p->gone = true;
             return zt_err_wrap(err, "%s", zt_party_name(r, p, name, sizeof name));
+        }
     }
     return 0;
 }

@@ -117,7 +117,7 @@ static void note_failed(struct zt_srun *s, const char *list, const char *end)
     if (zt_hosts_of_nodelist(text, &failed, &ignored) == 0)
         for (int i = 0; i < failed.n; i++) {
             const int k = find_host(s, failed.v[i].name);
-            if (k < s->n_hosts && s->state[k] == ZT_SRUN_AWAITED)
+            if (k < s->n_hosts)
                 s->state[k] = ZT_SRUN_FAILED;
         }
     zt_hosts_release(&failed);
@@ -236,9 +236,16 @@ static void note_who_came(struct zt_srun *s, const struct zt_rendezvous *r)
 {
     for (int i = 0; i < r->m.world; i++) {
         const int k = r->v[i].told ? find_host(s, r->v[i].host) : s->n_hosts;
-        if (k < s->n_hosts)
-            s->state[k] = ZT_SRUN_CAME;
+        if (k < s->n_hosts && s->state[k] != ZT_SRUN_FAILED)
+            s->state[k] = r->v[i].gone ? ZT_SRUN_FAILED : ZT_SRUN_CAME;
     }
+}
+
+static void spare_awaited(struct zt_srun *s)
+{
+    for (int i = 0; i < s->n_hosts; i++)
+        if (s->state[i] == ZT_SRUN_AWAITED)
+            s->state[i] = ZT_SRUN_SPARED;
 }
 
 /* Until all are there, srun ends, time is up, or somebody tells us to end. */
@@ -255,6 +262,8 @@ static int gather(struct zt_srun *s, struct zt_rendezvous *r, int *sig, struct z
         if (*sig) /* before what may follow from it */
             return zt_err_set(err, ZT_EPEER, "stopped by signal %d (%s) while hosts joined", *sig,
                               strsignal(*sig));
+        if (rc < 0)
+            spare_awaited(s);
         if (rc)
             return rc < 0 ? rc : 0;
         if (has_ended(s))

@@ -17,8 +17,9 @@
 /* What has become of a host's task. */
 enum zt_srun_host {
     ZT_SRUN_AWAITED,
-    ZT_SRUN_FAILED, /* srun says that it could not start it, or that it ended before it came */
+    ZT_SRUN_FAILED, /* srun says that it could not start it, or that it ended; or it came, and was gone again */
     ZT_SRUN_CAME,
+    ZT_SRUN_SPARED, /* awaited when the start failed because of another one */
     ZT_SRUN_N_HOST,
 };
 

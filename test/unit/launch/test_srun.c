@@ -444,12 +444,106 @@ TEST(a_half_that_is_missing_is_told)
     unsetenv("ZT_JOB_SECRET_FILE");
 }
 
+/* ---- who ends while others are awaited ---- */
+
+/* What the first agent does, so once its task is told of: end that, or remove this file. */
+static const char once_told_var[] = "ZT_TEST_ONCE_TOLD", end_task[] = "end";
+
+/* Once srun, a script that never ends, has the ticket. */
+static pid_t fork_task(void (*task)(const char *ticket))
+{
+    char ticket[128], whole[160];
+    snprintf(ticket, sizeof ticket, "%s/ticket", folder);
+    snprintf(whole, sizeof whole, "%s.whole", ticket);
+    pid_t pid = fork();
+    if (pid)
+        return pid;
+    while (access(whole, F_OK))
+        usleep(10000);
+    task(ticket);
+    _exit(0);
+}
+
+/* The first one, on n2: it is told, starts its agents, and is killed by one of them. */
+static void come_and_die(const char *ticket)
+{
+    setenv(once_told_var, end_task, 1);
+    be_a_task(0, ticket);
+}
+
+static void come_and_stay(const char *ticket)
+{
+    setenv(once_told_var, ticket, 1);
+    be_a_task(0, ticket);
+}
+
+static void prove_and_leave(const char *ticket)
+{
+    struct zt_meeting m;
+    struct zt_err err;
+    int fd = open(ticket, O_RDONLY | O_CLOEXEC);
+    ZT_ASSERT(fd >= 0 && zt_ticket_read(fd, &m, &err) == 0);
+    ZT_ASSERT(knock(&m) == ZT_TLS_PROVEN);
+}
+
+/* The other host is slow, and not to blame. */
+TEST(who_comes_and_ends_is_to_blame)
+{
+    static const struct {
+        void (*task)(const char *ticket);
+        const char *say;
+        enum zt_srun_host n1, n2;
+    } cases[] = {
+        {come_and_die, "the process on n2: it has ended", ZT_SRUN_SPARED, ZT_SRUN_FAILED},
+        {prove_and_leave, "the process of rank 0: it has ended", ZT_SRUN_SPARED, ZT_SRUN_SPARED},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct attempt a;
+        char whole[160];
+        play_srun("touch $TICKET.whole; exec sleep 600");
+        pid_t task = fork_task(cases[i].task);
+        start(&a, 60);
+        CHECK_INT(a.rc, ZT_EPEER);
+        if (!strstr(a.err.msg, cases[i].say))
+            FAIL("case %zu: \"%s\" does not say \"%s\"", i, a.err.msg, cases[i].say);
+        CHECK_INT(a.state[0], cases[i].n1);
+        CHECK_INT(a.state[1], cases[i].n2);
+        CHECK(waitpid(task, NULL, 0) == task);
+        snprintf(whole, sizeof whole, "%s/ticket.whole", folder);
+        unlink(whole);
+        stop_playing();
+    }
+}
+
+/* srun may say that a task has ended before its link does. */
+TEST(srun_knows_better_than_who_came)
+{
+    struct attempt a;
+    char whole[160];
+    play_srun("touch $TICKET.whole; while [ -e $TICKET ]; do sleep 0.05; done\n"
+              "echo 'srun: error: n2: task 0: Killed' >&2; sleep 0.3; exit 1");
+    pid_t task = fork_task(come_and_stay);
+    start(&a, 60);
+    CHECK_INT(a.rc, ZT_ESYS);
+    CHECK_INT(a.state[0], ZT_SRUN_AWAITED);
+    CHECK_INT(a.state[1], ZT_SRUN_FAILED);
+    CHECK(waitpid(task, NULL, 0) == task);
+    snprintf(whole, sizeof whole, "%s/ticket.whole", folder);
+    unlink(whole);
+    stop_playing();
+}
+
 /* Tasks start this program again, as an agent. */
 int main(int argc, char **argv)
 {
     struct zt_err err = {0};
     if (argc != 3 || strcmp(argv[1], "agent") != 0)
         return zt_run_tests(argc, argv);
+    const char *once_told = getenv(once_told_var);
+    if (once_told && strcmp(once_told, end_task) == 0)
+        kill(getppid(), SIGKILL);
+    else if (once_told)
+        unlink(once_told);
     int rc = zt_agent_main(true, &err);
     if (err.msg[0])
         fprintf(stderr, "%s\n", err.msg);
