@@ -154,17 +154,19 @@ static bool leave_out_rank(struct cmd_restart *r, const struct zt_launch_result 
                            const struct cmd_devices *dev, int n, struct cmd_options *o,
                            struct zt_str *say)
 {
-    char name[32] = "";
+    char name[sizeof r->culprit] = "";
     const int rank = res->first_rank;
-    if (rank >= 0)
+    const bool gpu = dev->kind == ZT_DEV_CUDA;
+    if (rank >= 0 && gpu) /* another rank is on it once one before it is left out */
+        snprintf(name, sizeof name, "GPU %s", dev->workers[rank]);
+    else if (rank >= 0)
         snprintf(name, sizeof name, "rank %d", rank);
     if (!twice_in_a_row(r, name) || n == 1)
         return false;
-    if (dev->kind == ZT_DEV_CUDA)
+    if (gpu)
         without(&o->gpus, dev->workers[rank]);
-    zt_str_printf(say, "%s%s is left out from now on: %s failed twice in a row",
-                  dev->kind == ZT_DEV_CUDA ? "GPU " : "one worker",
-                  dev->kind == ZT_DEV_CUDA ? dev->workers[rank] : "", name);
+    zt_str_printf(say, "%s is left out from now on: %s failed twice in a row",
+                  gpu ? name : "one worker", gpu ? "its ranks" : name);
     return true;
 }
 

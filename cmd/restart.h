@@ -9,8 +9,8 @@
  *   - a host that is lost, does not come up again, or where the kernel ran out of memory; not all hosts at
  *     once, which is more likely to be our own connection;
  *   - a host whose ranks failed first twice in a row;
- *   - on one machine, the GPU (or one of the CPU workers) of a rank that failed first twice in a row, or that cannot be
- *     used any more.
+ *   - on one machine, a GPU whose ranks failed first twice in a row, or that cannot be used any more; one of the CPU
+ *     workers when the same rank did.
  * The global batch stays: its micro-batches and accumulation steps are divided anew, and where that many ranks
  * do not divide it, the last ones are left out too.
  *
@@ -32,7 +32,7 @@ struct cmd_restart {
     bool started;        /* an attempt had all hosts up */
     int n_tries;         /* since then that did not */
     int64_t gives_up_ns; /* when hosts have been waited for long enough */
-    char culprit[256];   /* the host or rank that failed the last time; "": none was to blame */
+    char culprit[256];   /* the host, GPU or rank that failed last time; "": none was to blame */
     char name[40];       /* of the job, for its agents */
     sigset_t before;     /* signals that were blocked */
     struct zt_str_list own_set; /* settings as they were given; launch has none */

@@ -60,7 +60,7 @@ until_true went_on 2
 until_true rank_is_there 1
 gpu=$(tr '\0' '\n' <"/proc/$(rank 1)/environ" | grep CUDA_VISIBLE_DEVICES)
 hit TERM "$pid"
-verdict "a GPU is left out" '*' 'GPU 1 is left out from now on: rank 1 failed twice in a row'
+verdict "a GPU is left out" '*' 'GPU 1 is left out from now on: its ranks failed twice in a row'
 [ "$gpu" = CUDA_VISIBLE_DEVICES=2 ] || fail "a GPU is left out" "rank 1 has $gpu"
 grep -q 'batch 6 = .* x 2 ranks' "$tmp/out" || fail "a GPU is left out" "the batch is another"
 
@@ -93,6 +93,19 @@ said() { # NAME PATTERN
 train_and_break 3 --num_gpus=3 --max_restarts=1 --elastic
 goes_on_with "a GPU that stays broken is left out" 2 \
     'GPU 1 is left out from now on: GPU 1: cudaErrorECCUncorrectable'
+
+# Rank 1 is on another GPU after the first one has broken: that one has failed once, then twice.
+saving 3 --max_restarts=3 --elastic
+echo 0 >"$tmp/broken"
+hit 9 "$(rank 1)"
+for n in 1 2; do
+    until_true went_on $n
+    until_true rank_is_there 1
+    gpu=$(tr '\0' '\n' <"/proc/$(rank 1)/environ" | grep CUDA_VISIBLE_DEVICES)
+    [ "$gpu" = CUDA_VISIBLE_DEVICES=2 ] || fail "another GPU fails" "rank 1 has $gpu in attempt $((n + 1))"
+    hit 9 "$(rank 1)"
+done
+goes_on_with "another GPU fails" 1 'GPU 2 is left out from now on: its ranks failed twice in a row'
 
 # Of 4 that remain 3 can share the batch; of these one breaks too, and the fourth takes its place.
 train_and_break 6 --num_gpus=6 --max_restarts=2 --elastic
