@@ -274,32 +274,46 @@ static int size_at(struct search *s, const int rung[ZT_N_FIT_DIMS], struct zt_fi
     return rc;
 }
 
-/* Does what lives at one time fit, on a rung of the micro-batch? */
-static bool may_fit(struct search *s, int rung[ZT_N_FIT_DIMS], int micro)
+/* What lives at one time on a rung of the micro-batch; does not fit where it cannot be planned. */
+static struct zt_fit_choice live_at(struct search *s, int rung[ZT_N_FIT_DIMS], int micro)
 {
     rung[ZT_FIT_MICRO_BATCH] = micro;
     struct zt_fit_choice c = choice_at(s, rung);
-    return size_choice(s->model, s->limits, &c, false, &s->ignored) == 0 && c.fits;
+    if (size_choice(s->model, s->limits, &c, false, &s->ignored))
+        c.fits = false;
+    return c;
 }
 
 /*
- * The largest smaller micro-batch that fits: the largest of which what lives at one time does, found by
- * bisection, or the next one below whose plan does.
+ * The first smaller micro-batch that may fit. What lives at one time falls with it, and where there are many
+ * ranks grows again: a step has more partial norms, of every rank. If the smallest fits, all below the first do,
+ * and bisection finds it. If not, others may only where it needs more than the one before; then look at all.
  */
-static void try_micro_batches(struct search *s, int rung[ZT_N_FIT_DIMS])
+static int first_that_may_fit(struct search *s, int rung[ZT_N_FIT_DIMS])
 {
-    const int n = s->ladders[ZT_FIT_MICRO_BATCH].n;
-    int lo = 0, hi = n - 1; /* lo does not fit; hi is the first that may, or the last */
+    int lo = 0, hi = s->ladders[ZT_FIT_MICRO_BATCH].n - 1; /* lo does not fit, hi may */
+    const struct zt_fit_choice last = live_at(s, rung, hi);
+    if (!last.fits) {
+        const struct zt_fit_choice before = live_at(s, rung, hi - 1);
+        return last.device > before.device || last.host > before.host ? 1 : hi;
+    }
     while (hi - lo > 1) {
         int mid = lo + (hi - lo) / 2;
-        if (may_fit(s, rung, mid))
+        if (live_at(s, rung, mid).fits)
             hi = mid;
         else
             lo = mid;
     }
-    for (; hi > 0 && hi < n; hi++) {
+    return hi;
+}
+
+/* Keep the largest smaller micro-batch that fits, if one does. */
+static void try_micro_batches(struct search *s, int rung[ZT_N_FIT_DIMS])
+{
+    const int n = s->ladders[ZT_FIT_MICRO_BATCH].n;
+    for (int i = n > 1 ? first_that_may_fit(s, rung) : n; i < n; i++) {
         struct zt_fit_choice c;
-        rung[ZT_FIT_MICRO_BATCH] = hi;
+        rung[ZT_FIT_MICRO_BATCH] = i;
         if (size_at(s, rung, &c) == 0 && c.fits) {
             keep(s, &c);
             return;

@@ -216,6 +216,54 @@ TEST(fit_micro_batches_far_too_large)
     zt_arena_release(&arena);
 }
 
+/* The micro-batch of the choice that changes nothing else; 0: there is none. */
+static int64_t largest_alone(const struct zt_fit *changes)
+{
+    for (int i = 0; i < changes->n; i++) {
+        const int *rung = changes->choices[i].rung;
+        bool only = true;
+        for (int d = 0; d < ZT_N_FIT_DIMS; d++)
+            only &= d == ZT_FIT_MICRO_BATCH || rung[d] == 0;
+        if (only)
+            return changes->choices[i].cfg.micro_batch;
+    }
+    return 0;
+}
+
+/*
+ * The partial norms of a step, of every rank, grow where the micro-batch falls: of many ranks a smaller one
+ * needs more. What fits between too large and too small is found.
+ */
+TEST(fit_micro_batches_too_small)
+{
+    enum { N = 6 };
+    struct zt_arena arena = {0};
+    const struct zt_model *m = model_of(&gpt2_fixture, &arena);
+    struct zt_plan_config cfg = tiny_config(0, 1024, ZT_F32);
+    size_t need[N + 1]; /* of micro-batch 64 / 2^i */
+    for (int i = 0; i <= N; i++) {
+        struct zt_fit_choice c = {.cfg = cfg};
+        c.cfg.micro_batch = c.cfg.eval_micro_batch = 64 >> i;
+        c.cfg.accum = 8 << i;
+        CHECK_OK(zt_fit_size(m, &ZT_FIT_NO_LIMITS, &c, &err), err);
+        need[i] = c.device;
+    }
+    CHECK(need[1] < need[0] && need[N] > need[1]);
+    cfg.micro_batch = cfg.eval_micro_batch = 64;
+    cfg.accum = 8;
+    for (int i = 1; i <= N; i++) {
+        const struct zt_fit_limits limits = device_limit(need[i]);
+        struct zt_fit f;
+        int first = 0;
+        while (need[first] > need[i])
+            first++;
+        CHECK_OK(zt_fit_search(m, &cfg, &limits, ZT_FIT_CHANGES, &f, &err), err);
+        CHECK_INT(largest_alone(&f), 64 >> first);
+        zt_fit_release(&f);
+    }
+    zt_arena_release(&arena);
+}
+
 TEST(fit_keys_of_a_change)
 {
     struct zt_arena arena = {0};
