@@ -173,7 +173,7 @@ static bool leave_out_rank(struct cmd_restart *r, const struct zt_launch_result 
 int cmd_restart_divide(int64_t batch, int per_device, int left, struct zt_str *say)
 {
     int n = left;
-    while (batch % ((int64_t)n * per_device)) /* ends: it was a multiple of per_device */
+    while (n > 1 && batch % ((int64_t)n * per_device)) /* it was a multiple of per_device */
         n--;
     if (n < left && say)
         zt_str_printf(say,
