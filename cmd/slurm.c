@@ -4,6 +4,7 @@
 
 #include "base/program.h"
 #include "launch/srun.h"
+#include "launch/supervisor.h"
 
 /* NULL: there is no allocation. */
 static const char *nodelist(struct zt_err *err)
@@ -66,6 +67,8 @@ int cmd_slurm_check(const struct zt_hosts *h, const char *hostfile, struct zt_er
 }
 
 /* ---- srun ---- */
+
+enum { SQUEUE_S = 20 }; /* it has so long to answer */
 
 /* Which of the processes is on which host; they need not have come in our order. */
 static int match(struct cmd_options *o, struct zt_rendezvous *r, const char *const *hosts,
@@ -137,8 +140,11 @@ static int ask_allocation(const struct cmd_options *o, const char *const *hosts,
     struct zt_str said = {0}, gone = {0};
     struct zt_hosts left = {0};
     struct zt_err ignored;
+    sigset_t heed;
+    zt_ending_signals(&heed);
     int rc = err->code;
-    const int status = job ? zt_program_output(argv, &said, &ignored) : -1;
+    const int status = job ? zt_program_output(argv, SQUEUE_S, &heed, &said, &ignored) : -1;
+    result->told = zt_await_ending_signal(0);
     if (said.len)
         said.buf[strcspn(said.buf, "\n")] = '\0';
     const char *list = zt_str_get(&said);
@@ -154,7 +160,10 @@ static int ask_allocation(const struct cmd_options *o, const char *const *hosts,
                 zt_str_printf(&gone, "%s%s", gone.len ? ", " : "", hosts[i]);
     for (int i = 0; gone.len && i < o->nodes.n; i++)
         result->node_end[i] = holds(&left, hosts[i]) ? ZT_NODE_NOTHING : ZT_NODE_NO_START;
-    if (gone.len)
+    if (result->told)
+        rc = zt_err_set(err, ZT_EPEER, "stopped by signal %d (%s) while Slurm was asked for hosts",
+                        result->told, strsignal(result->told));
+    else if (gone.len)
         rc = zt_err_set(err, o->elastic ? ZT_EPEER : ZT_EINPUT,
                         "Slurm has taken %.300s out of the allocation%s", gone.buf,
                         o->elastic ? "" : "; --max_restarts with --elastic goes on without");

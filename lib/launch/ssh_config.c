@@ -1,6 +1,7 @@
 #include "launch/ssh_config.h"
 
 #include "base/program.h"
+#include "launch/supervisor.h"
 
 struct parser {
     struct zt_ssh_config *c;
@@ -126,8 +127,10 @@ int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_a
 {
     const char *argv[10] = {"ssh", "-G", "-T"}; /* -T: no word about terminals */
     char number[16];
+    enum { LIMIT_S = 60 }; /* "Match exec" runs what it likes */
     int n = 3;
     struct zt_str text = {0};
+    sigset_t heed;
     memset(out, 0, sizeof *out);
     snprintf(number, sizeof number, "%d", port);
     if (user) {
@@ -140,7 +143,8 @@ int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_a
     }
     argv[n++] = "--";
     argv[n] = host;
-    int rc = zt_program_output(argv, &text, err);
+    zt_ending_signals(&heed);
+    int rc = zt_program_output(argv, LIMIT_S, &heed, &text, err);
     if (rc > 0)
         rc = zt_err_set(err, ZT_EINPUT, "ssh -G %s failed: %.*s", host,
                         (int)strcspn(zt_str_get(&text), "\r\n"), zt_str_get(&text));

@@ -166,20 +166,26 @@ kill "$writer" 2>/dev/null
 [ -e "$run/summary.json" ] || fail "SIGTERM while the next attempt is set up in vain" "there is no summary"
 mv "$tmp/whole.yaml" "$tmp/tiny.yaml"
 
-# A host that takes its time to let us in: what it reads comes from who writes nothing.
+# A host that takes its time when the job begins again: what it reads, FILE, comes from who writes nothing.
 mkdir "$tmp/hosts"
-echo "ZT_TEST_MARK=$$.$((case_no + 1))" | tee "$tmp/hosts/zt-a" >"$tmp/hosts/zt-b"
 printf 'zt-a slots=1\nzt-b slots=1\n' >"$tmp/hostfile"
-PATH=$PWD/test/fake-ssh:$PATH FAKE_HOSTS=$tmp/hosts ZT_TCP_INTERFACE=lo \
-    start_saving --max_restarts=3 --launcher=openssh --hostfile="$tmp/hostfile"
-until_step 1
-rm "$tmp/hosts/zt-b"
-mkfifo "$tmp/hosts/zt-b"
-hit 9 "$(pgrep -x zerotrain-r1 | grep -xF "$(marked)")"
-{ hit TERM "$pid" && until_true ended; } >"$tmp/hosts/zt-b" &
-writer=$!
-verdict "SIGTERM while hosts log in again" 7 'signal 15'
-kill "$writer" 2>/dev/null
+told_by_slow_host() { # NAME FILE PATTERN
+    echo "ZT_TEST_MARK=$$.$((case_no + 1))" | tee "$tmp/hosts/zt-a" >"$tmp/hosts/zt-b"
+    PATH=$PWD/test/fake-ssh:$PATH FAKE_HOSTS=$tmp/hosts ZT_TCP_INTERFACE=lo \
+        start_saving --max_restarts=3 --launcher=openssh --hostfile="$tmp/hostfile"
+    until_step 1
+    rm -f "$2"
+    mkfifo "$2"
+    hit 9 "$(pgrep -x zerotrain-r1 | grep -xF "$(marked)")"
+    { hit TERM "$pid" && until_true ended; } >"$2" &
+    local writer=$!
+    verdict "$1" 7 "$3"
+    kill "$writer" 2>/dev/null
+    rm "$2"
+}
+told_by_slow_host "SIGTERM while ssh is asked for the configuration" "$tmp/hosts/zt-b.config" \
+    'ended by signal 15 .* before it began again'
+told_by_slow_host "SIGTERM while hosts log in again" "$tmp/hosts/zt-b" 'the job was stopped by signal 15'
 
 train --max_restarts=3
 until_step 1
