@@ -230,8 +230,8 @@ static const struct cmd_gpu *find_gpu(const struct cmd_host_gpus *h, const char 
 }
 
 /*
- * Those that the filters name, or the hostfile's slots, or the first: all must be there. 0, or an exit code
- * after a message.
+ * Those that the filters name, or the hostfile's slots, or the first: all must be there, but where a run goes on
+ * without other hosts, which keep_gpus() is for. 0, or an exit code after a message.
  */
 static int choose_gpus(struct cmd_options *o, struct cmd_devices *dev,
                        const struct cmd_host_gpus *h)
@@ -246,9 +246,12 @@ static int choose_gpus(struct cmd_options *o, struct cmd_devices *dev,
     }
     n = o->num_gpus ? o->num_gpus : n;
     for (int i = 0; i < n && !code; i++) {
-        code = check_slot(o, h, slots[i]);
+        const int slot = slots[i];
+        code = o->lost.batch ? 0 : check_slot(o, h, slot);
         if (!code)
-            cmd_list_add(&o->arena, &o->gpus, h->v[slots[i]].entry);
+            cmd_list_add(&o->arena, &o->gpus,
+                         slot < h->n_asked ? h->v[slot].entry
+                                           : zt_arena_printf(&o->arena, "%d", slot));
     }
     return code;
 }
@@ -292,7 +295,9 @@ static int keep_gpus(struct cmd_options *o, int per_gpu, const struct cmd_host_g
 /* Ranks on this machine's GPUs, unless some have to stand by (cmd_restart_divide()). */
 static int gpus_here(struct cmd_options *o, struct cmd_devices *dev, const struct cmd_host_gpus *h)
 {
-    int code = o->gpus.n ? keep_gpus(o, dev->per_gpu, h) : choose_gpus(o, dev, h);
+    int code = o->gpus.n ? 0 : choose_gpus(o, dev, h);
+    if (!code && o->lost.batch)
+        code = keep_gpus(o, dev->per_gpu, h);
     if (code)
         return code;
     const int n = cmd_restart_divide(o->lost.batch, dev->per_gpu, o->gpus.n, NULL);

@@ -153,6 +153,25 @@ echo 2 >"$tmp/broken"
 CUSIM_DEVICES=3 start --device=cuda --max_restarts=2 --elastic --set checkpoint.dir="$tmp/ck$case_no" \
     --log_dir="$tmp/run$case_no" "$tmp/tiny.yaml"
 verdict "a broken GPU at the start" 1 'GPU 2 of this machine cannot be used: GPU 2: cudaErrorECC'
+rm "$tmp/broken"
+
+# From two hosts, the other behind a stand-in for ssh, to this one alone, a GPU of which breaks as well.
+other_agent() {
+    local p
+    for p in $(marked); do
+        [ "$(cat "/proc/$p/comm")" = zerotrain-agent ] && grep -qazx NCCL_HOSTID=other "/proc/$p/environ" && echo "$p"
+    done
+}
+mkdir "$tmp/hosts"
+printf '%s slots=3\nother slots=3\n' "$(uname -n)" >"$tmp/two"
+printf '%s\n' ZT_CUDA_LIB="$library" CUSIM_DEVICES=3 ZT_TEST_MARK=$$.$((case_no + 1)) >"$tmp/hosts/other"
+FAKE_HOSTS=$tmp/hosts HOME=$tmp/hosts PATH=$PWD/test/fake-ssh:$PATH ZT_TCP_INTERFACE=lo \
+    saving 3 --launcher=openssh --hostfile="$tmp/two" --max_restarts=2 --elastic
+echo 1 >"$tmp/broken"
+rm "$tmp/hosts/other"
+hit 9 "$(other_agent)"
+goes_on_with "a host is lost, and a GPU of the other one" 2 'GPU 1 is left out from now on: GPU 1: cudaErrorECC'
+said "a host is lost, and a GPU of the other one" 'other is left out from now on: it was lost'
 unset CUSIM_BROKEN
 
 # Hosts of an allocation are asked for their GPUs, and trained on, by one srun (played).
