@@ -19,8 +19,10 @@ struct item {
     int id;                  /* its number in any order */
 };
 
+/* One of an item's lives, at its place. */
 struct placed {
     size_t begin, end;
+    struct zt_life life;
     int id;
 };
 
@@ -28,6 +30,8 @@ struct placed {
 struct stretch {
     int lo, hi, id;
 };
+
+enum { MAX_MET = (64 << 20) / sizeof(int) /* listed in all: 64 MB */ };
 
 enum order { BY_BYTES, BY_AREA, BY_LENGTH, N_ORDERS };
 
@@ -95,9 +99,8 @@ struct packing {
     int n, n_lives, n_ops;
     size_t base, bound; /* where transients begin; no packing is lower than base + bound */
     size_t best;        /* peak above the base of the offsets kept; SIZE_MAX: none yet */
-    size_t *
-        first_met; /* (n + 1) item `id` is alive with met[first_met[id]] and on, some of them twice */
-    int *met;
+    size_t *first_met;  /* (n + 1) item `id` is alive with met[first_met[id]] and on, each once */
+    int *met;           /* NULL: not listed */
     int *mark, n_marks; /* (n) the last time that an item was marked */
     struct placed *placed;
     size_t *offsets; /* (n) of the order under way */
@@ -120,12 +123,16 @@ static int list_stretches(const struct packing *k, struct stretch *out)
     return n;
 }
 
-/* Walk over the stretches and count who meets whom, in first_met[id + 1]; or list them, in met[]. */
-static void meet(struct packing *k, const struct stretch *s, int n, struct stretch *alive,
+/*
+ * Walk over the stretches and count who meets whom, in first_met[id + 1]; or list them, in met[]. Twice, if they
+ * meet again. Stops and returns false when there are more than MAX_MET.
+ */
+static bool meet(struct packing *k, const struct stretch *s, int n, struct stretch *alive,
                  size_t *at)
 {
     int n_alive = 0;
-    for (int i = 0; i < n; i++) {
+    size_t n_met = 0;
+    for (int i = 0; i < n && n_met <= MAX_MET; i++) {
         int kept = 0;
         for (int j = 0; j < n_alive; j++) {
             if (alive[j].hi < s[i].lo)
@@ -139,29 +146,78 @@ static void meet(struct packing *k, const struct stretch *s, int n, struct stret
                 k->first_met[alive[j].id + 1]++;
             }
         }
+        n_met += 2 * (size_t)kept;
         alive[kept++] = s[i];
         n_alive = kept;
     }
+    return n_met <= MAX_MET;
 }
 
-/* Who is alive at the same time, modulo the program: it is the same for every order. */
-static void find_meetings(struct packing *k)
+/* Keep each in a list once. */
+static void drop_repeated(struct packing *k)
+{
+    size_t n = 0, begin = 0;
+    for (int id = 0; id < k->n; id++) {
+        const size_t end = k->first_met[id + 1];
+        const int mark = ++k->n_marks;
+        for (size_t i = begin; i < end; i++) {
+            if (k->mark[k->met[i]] == mark)
+                continue;
+            k->mark[k->met[i]] = mark;
+            k->met[n++] = k->met[i];
+        }
+        begin = end;
+        k->first_met[id + 1] = n;
+    }
+}
+
+/*
+ * Who is alive at the same time, modulo the program: it is the same for every order. Not listed if they are
+ * too many.
+ */
+static void list_meetings(struct packing *k)
 {
     struct stretch *all = zt_xcalloc(2 * (size_t)k->n_lives, sizeof *all);
     struct stretch *alive = zt_xcalloc(2 * (size_t)k->n_lives, sizeof *alive);
     size_t *at = zt_xcalloc(k->n, sizeof *at);
     const int n = list_stretches(k, all);
     k->first_met = zt_xcalloc((size_t)k->n + 1, sizeof *k->first_met);
-    meet(k, all, n, alive, NULL);
-    for (int i = 0; i < k->n; i++) {
-        at[i] = k->first_met[i];
-        k->first_met[i + 1] += k->first_met[i];
+    if (meet(k, all, n, alive, NULL)) {
+        for (int i = 0; i < k->n; i++) {
+            at[i] = k->first_met[i];
+            k->first_met[i + 1] += k->first_met[i];
+        }
+        k->met = zt_xcalloc(k->first_met[k->n] + 1, sizeof *k->met);
+        meet(k, all, n, alive, at);
+        drop_repeated(k);
     }
-    k->met = zt_xcalloc(k->first_met[k->n] + 1, sizeof *k->met);
-    meet(k, all, n, alive, at);
     free(all);
     free(alive);
     free(at);
+}
+
+/* Alive at the same time, modulo a program of n ops. */
+static bool lives_meet(struct zt_life a, struct zt_life b, int n)
+{
+    return (a.lo <= b.hi && b.lo <= a.hi) || a.lo <= b.hi - n || b.lo <= a.hi - n;
+}
+
+static bool is_met(const struct packing *k, const struct item *it, const struct placed *q)
+{
+    const struct zt_life *lives = k->lives + it->first_life;
+    bool any = false;
+    if (k->met)
+        return k->mark[q->id] == k->n_marks;
+    for (int i = 0; i < it->n_lives; i++)
+        any |= lives_meet(q->life, lives[i], k->n_ops);
+    return any;
+}
+
+static void mark_met(struct packing *k, const struct item *it)
+{
+    k->n_marks++;
+    for (size_t i = k->first_met[it->id]; i < k->first_met[it->id + 1]; i++)
+        k->mark[k->met[i]] = k->n_marks;
 }
 
 /* Where to put `it` among the items placed, sorted by offset: the first gap, or the smallest. */
@@ -169,12 +225,11 @@ static size_t choose_offset(struct packing *k, int n_placed, const struct item *
                             bool smallest_gap)
 {
     size_t cursor = 0, offset = 0, best_gap = SIZE_MAX;
-    const int mark = ++k->n_marks;
-    for (size_t i = k->first_met[it->id]; i < k->first_met[it->id + 1]; i++)
-        k->mark[k->met[i]] = mark;
+    if (k->met)
+        mark_met(k, it);
     for (int i = 0; i < n_placed; i++) {
         const struct placed *q = &k->placed[i];
-        if (k->mark[q->id] != mark || q->end <= cursor)
+        if (q->end <= cursor || !is_met(k, it, q))
             continue;
         if (q->begin > cursor && q->begin - cursor >= it->bytes && q->begin - cursor < best_gap) {
             offset = cursor;
@@ -190,12 +245,15 @@ static size_t choose_offset(struct packing *k, int n_placed, const struct item *
 /* Place the items in their order, all below the best peak: the first that fails, or n. */
 static int place(struct packing *k, bool smallest_gap)
 {
+    int n_placed = 0;
     for (int i = 0; i < k->n; i++) {
         const struct item *it = &k->items[i];
-        size_t at = choose_offset(k, i, it, smallest_gap);
+        const struct zt_life *lives = k->lives + it->first_life;
+        size_t at = choose_offset(k, n_placed, it, smallest_gap);
         if (at + it->bytes >= k->best)
             return i;
-        insert(k->placed, i, (struct placed){at, at + it->bytes, it->id});
+        for (int j = 0; j < it->n_lives; j++)
+            insert(k->placed, n_placed++, (struct placed){at, at + it->bytes, lives[j], it->id});
         k->offsets[i] = at;
     }
     return k->n;
@@ -242,12 +300,15 @@ static void pack_items(struct packing *k)
 {
     static int (*const orders[N_ORDERS])(const void *, const void *) = {by_bytes, by_area,
                                                                         by_length};
-    k->placed = zt_xcalloc(k->n, sizeof *k->placed);
+    k->placed = zt_xcalloc(k->n_lives, sizeof *k->placed);
     k->offsets = zt_xcalloc(k->n, sizeof *k->offsets);
     k->mark = zt_xcalloc(k->n, sizeof *k->mark);
     k->n_marks = 0;
-    find_meetings(k);
+    k->first_met = NULL;
+    k->met = NULL;
     for (int t = 0; t < 2 * N_ORDERS && !good_enough(k); t++) {
+        if (t == 1) /* the first is most often the last */
+            list_meetings(k);
         qsort(k->items, k->n, sizeof *k->items, orders[t / 2]);
         if (place(k, t % 2 == 0) == k->n)
             keep(k);
