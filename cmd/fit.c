@@ -97,7 +97,7 @@ static void take_choice(struct cmd_options *o, const struct zt_fit_choice *best)
 static int no_choice(const struct cmd_options *o, const struct zt_fit *fit)
 {
     struct zt_str text = {0};
-    zt_fit_print_least(fit, &text);
+    zt_fit_print_least(fit, ZT_FIT_ALL, &text);
     cmd_error("%s: zero_optimization.stage: auto: %s", o->recipe_path, zt_str_get(&text));
     zt_str_release(&text);
     return ZT_EXIT_MEMORY;

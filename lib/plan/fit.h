@@ -114,7 +114,7 @@ void zt_fit_print_json(const struct zt_fit *f, const struct zt_fit_limits *limit
 void zt_fit_print_refusal(const struct zt_plan *p, const struct zt_fit *changes,
                           const struct zt_fit_limits *limits, struct zt_str *out);
 
-/* What to say when nothing of a search fits: the least that was found. */
-void zt_fit_print_least(const struct zt_fit *f, struct zt_str *out);
+/* What to say when nothing of a search for `what` fits: the least that was found. */
+void zt_fit_print_least(const struct zt_fit *f, enum zt_fit_search what, struct zt_str *out);
 
 #endif

@@ -160,13 +160,16 @@ static void print_need(const struct zt_plan *p, const struct zt_fit_limits *l, s
     zt_str_puts(out, "\n");
 }
 
-void zt_fit_print_least(const struct zt_fit *f, struct zt_str *out)
+void zt_fit_print_least(const struct zt_fit *f, enum zt_fit_search what, struct zt_str *out)
 {
-    zt_str_puts(out, "no ZeRO stage, recomputation, offload or smaller micro-batch makes it fit");
+    const bool micro = what == ZT_FIT_CHANGES;
+    zt_str_printf(out, "no ZeRO stage, recomputation%s makes it fit",
+                  micro ? ", offload or smaller micro-batch" : " or offload");
     zt_str_printf(out, "; the least, %zu bytes of the device and %zu of the host, is had by:",
                   f->least.device, f->least.host);
     print_sets(&f->least, out);
-    zt_str_puts(out, "\nuse more ranks, shorter sequences or a smaller model");
+    zt_str_printf(out, "\nuse %smore ranks, shorter sequences or a smaller model",
+                  micro ? "" : "smaller micro-batches, ");
 }
 
 void zt_fit_print_refusal(const struct zt_plan *p, const struct zt_fit *changes,
@@ -176,7 +179,7 @@ void zt_fit_print_refusal(const struct zt_plan *p, const struct zt_fit *changes,
     int n = zt_fit_ranked(changes, ranked, MAX_SHOWN);
     print_need(p, limits, out);
     if (n == 0) {
-        zt_fit_print_least(changes, out);
+        zt_fit_print_least(changes, ZT_FIT_CHANGES, out);
         return;
     }
     zt_str_printf(out,
