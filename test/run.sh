@@ -120,13 +120,20 @@ build() {
     [ $((SECONDS - start)) -lt 20 ] || echo "   build: $((SECONDS - start)) s"
 }
 
-# unit_tests FOLDER [LAYER...]: those that the sources name, so none is missed and none is stale.
+# unit_tests FOLDER [LAYER...]: those that the sources name, so none is missed and none is stale. By default of all
+# layers, those that take longest first.
 unit_tests() {
-    local folder=$1 layer src t
+    local folder=$1 slow=(train coll plan dev) layer src t
     shift
-    for layer in "${@:-*}"; do
-        # shellcheck disable=SC2231 # the layer may be a pattern
-        for src in test/unit/$layer/test_*.c; do
+    if [ $# = 0 ]; then
+        set -- "${slow[@]}"
+        for layer in test/unit/*; do
+            layer=${layer##*/}
+            [[ " ${slow[*]} " == *" $layer "* ]] || set -- "$@" "$layer"
+        done
+    fi
+    for layer in "$@"; do
+        for src in test/unit/"$layer"/test_*.c; do
             t=${src#test/unit/}
             t=$folder/test/${t%.c}
             run "${t#build/}" "$t"
@@ -182,7 +189,7 @@ suite_asan() {
     fuzz_corpora build/address
 }
 suite_tsan() {
-    local layers=(dev coll offload launch train)
+    local layers=(train dev coll offload launch)
     build all "${layers[@]/#/tests-of-}" SAN=thread || return
     local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
     local -x OMP_NUM_THREADS=1
