@@ -118,13 +118,28 @@ char *map_memory(size_t bytes)
     return p;
 }
 
+/*
+ * The addresses of the last few stay without access: a stack or heap that were mapped there next would hide who still
+ * uses them. Callers hold the lock.
+ */
 void unmap_memory(char *p, size_t bytes)
 {
+    static struct range {
+        void *at;
+        size_t bytes;
+    } freed[256];
+    static unsigned n_freed;
     const size_t inner = whole_pages(bytes), page = page_bytes();
+    struct range now = {p - page, inner + 2 * page}, &slot = freed[n_freed++ % 256];
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(p, inner);
 #endif
-    munmap(p - page, inner + 2 * page);
+    if (mmap(now.at, now.bytes, PROT_NONE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+             -1, 0) == MAP_FAILED)
+        abort();
+    if (slot.at)
+        munmap(slot.at, slot.bytes);
+    slot = now;
 }
 
 cudaError_t allocate(void **out, size_t bytes, place where)
