@@ -443,11 +443,12 @@ static void fill_polls(const struct zt_rendezvous *r, struct pollfd *p)
     bool room = r->n_shakes < ZT_STRANGERS_MAX;
     p[0] = (struct pollfd){.fd = room ? r->unix_fd : -1, .events = POLLIN};
     p[1] = (struct pollfd){.fd = room ? r->tcp_fd : -1, .events = POLLIN};
-    for (int i = 0; i < ZT_STRANGERS_MAX; i++) {
+    for (int i = 0; i < r->n_shakes; i++) {
         const struct zt_conn *c = &r->shakes[i].conn;
-        p[2 + i] = (struct pollfd){.fd = i < r->n_shakes ? c->fd : -1,
-                                   .events = c->tls ? zt_tls_events(c->tls) : POLLIN};
+        p[2 + i] = (struct pollfd){.fd = c->fd, .events = c->tls ? zt_tls_events(c->tls) : POLLIN};
     }
+    for (int i = r->n_shakes; i < ZT_STRANGERS_MAX; i++) /* what was there is not ours any more */
+        p[2 + i] = (struct pollfd){.fd = -1};
     for (int i = 0; i < r->m.world; i++)
         p[2 + ZT_STRANGERS_MAX + i] =
             (struct pollfd){.fd = r->v[i].link.open ? r->v[i].link.rfd : -1, .events = POLLIN};
