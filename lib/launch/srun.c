@@ -18,7 +18,7 @@
 enum {
     STEP_MS = 50,
     END_MS = 10 * 1000, /* srun has this long to see its tasks end, */
-    LOST_MS = 1000,     /* this long where it will not, */
+    LOST_MS = 1000,     /* this long where it will not, or for what ended tasks have said, */
     TERM_MS = 3000,     /* and this long to end when told to */
 };
 
@@ -219,10 +219,24 @@ static int missing(const struct zt_srun *s, const struct zt_rendezvous *r, struc
         count(s, ZT_SRUN_CAME), s->n_hosts, r->m.limit_s, s->n_hosts, r->address);
 }
 
-/* The others have come, but there is nobody to wait for. */
-static int some_ended(const struct zt_srun *s, struct zt_err *err)
+static bool wait_for_end(struct zt_srun *s, int limit_ms)
+{
+    int64_t end_ns = zt_now_ns() + limit_ms * (int64_t)1000000;
+    while (!has_ended(s)) {
+        if (zt_now_ns() > end_ns)
+            return false;
+        zt_srun_read(s);
+        poll(NULL, 0, STEP_MS);
+    }
+    return true;
+}
+
+/* The others have come, but there is nobody to wait for. Why it ended may come behind srun's word that it did. */
+static int some_ended(struct zt_srun *s, struct zt_err *err)
 {
     struct zt_str names = {0};
+    (void)wait_for_end(s, LOST_MS);
+    zt_srun_read(s);
     for (int i = 0; i < s->n_hosts; i++)
         if (s->state[i] == ZT_SRUN_FAILED)
             zt_str_printf(&names, "%s%s", names.len ? ", " : "", s->hosts[i]);
@@ -357,18 +371,6 @@ int zt_srun_start(struct zt_srun *s, const char *program, const char *const *hos
     }
     unblock(&before, rc != 0, sig);
     return rc;
-}
-
-static bool wait_for_end(struct zt_srun *s, int limit_ms)
-{
-    int64_t end_ns = zt_now_ns() + limit_ms * (int64_t)1000000;
-    while (!has_ended(s)) {
-        if (zt_now_ns() > end_ns)
-            return false;
-        zt_srun_read(s);
-        poll(NULL, 0, STEP_MS);
-    }
-    return true;
 }
 
 static void say_nothing(void *ctx, const char *line, size_t len)

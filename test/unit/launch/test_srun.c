@@ -123,6 +123,15 @@ TEST(srun_that_fails_is_quoted)
     check_fails("kill -9 $$", 60, "srun was ended by signal 9");
 }
 
+TEST(what_a_task_said_is_heard_behind_its_end)
+{
+    check_fails(
+        "printf 'srun: error: n[1-2]: tasks 0-1: Exited with exit code 3\\n' >&2; sleep 0.2; "
+        "echo 'no such recipe' >&2; exec sleep 60",
+        60, "zerotrain has ended on n1, n2");
+    CHECK(strstr(said, "no such recipe"));
+}
+
 /* Of hosts n1 and n2, by what srun says: whose fault is it? */
 TEST(hosts_that_fail_are_known)
 {
