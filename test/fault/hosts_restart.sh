@@ -21,7 +21,6 @@ train_unsaved() { # OPTION...
 }
 has_steps() { [ "$(grep -cs loss "$run/metrics.jsonl")" -ge 3 ] 2>/dev/null || ended; }
 began_anew() { says 'beginning with the first step again'; }
-went_on() { lines 'going on from' "$1" || ended; }
 rank_is_there() { [ -n "$(rank_on "$1" "$2")" ] || ended; }
 kill_rank() { # HOST RANK
     until_true rank_is_there "$1" "$2"
@@ -29,9 +28,7 @@ kill_rank() { # HOST RANK
 }
 # More steps are made now, and then the run is told to end: with NAME and what stderr must have said.
 goes_on_and_ends() { # NAME PATTERN
-    local n
-    n=$(steps_so_far)
-    until_true more_steps $((n + 2))
+    until_more_than 2
     hit INT "$pid"
     struck=$SECONDS
     within 5 "$1" 130 "$2"

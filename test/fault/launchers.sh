@@ -271,10 +271,8 @@ saving $case_no
 allocated "${saving[@]}" --max_restarts=1 "$tmp/tiny.yaml"
 until_step 3
 hit 9 "$(called zerotrain-r2)"
-went_on() { lines 'going on from' 1 || ended; }
-until_true went_on
-n=$(steps_so_far)
-until_true more_steps $((n + 2))
+until_true went_on 1
+until_more_than 2
 hit INT "$pid"
 verdict "a restart (--launcher=slurm)" 130 'restart 1 of 1'
 one_record "a restart (--launcher=slurm)"

@@ -60,8 +60,7 @@ train --max_restarts=1 --set checkpoint.every_steps=1000000 --set checkpoint.res
 until_true test -s "$run/metrics.jsonl"
 kill_rank 0
 until_says 'beginning with the first step again'
-n=$(steps_so_far)
-until_true more_steps "$n"
+until_more_than 0
 hit INT "$pid"
 verdict "a failure before the first checkpoint" 130 'no checkpoint was saved yet: beginning with the first step again'
 one_record "a failure before the first checkpoint"
@@ -71,8 +70,7 @@ train --max_restarts=1 --set checkpoint.every_steps=1000000 --resume="$whole/ste
 until_true test -s "$run/metrics.jsonl"
 kill_rank 0
 until_says "going on from $whole/step-000007"
-n=$(steps_so_far)
-until_true more_steps "$n"
+until_more_than 0
 hit INT "$pid"
 verdict "a failure before the first checkpoint of a run that goes on from another" 130 \
     "going on from $whole/step-000007"
@@ -203,9 +201,7 @@ shrunk() { # NAME BATCH MICRO LINE: rank 0 fails twice in a row, and LINE tells 
     until_true prints 'going on from'
     kill_rank 0
     until_true prints "$4"
-    local n
-    n=$(steps_so_far)
-    until_true more_steps $((n + 3))
+    until_more_than 3
     hit INT "$pid"
     verdict "$1" 130 'one worker is left out from now on: rank 0 failed twice in a row'
     prints "$4" || fail "$1" "no line \"$4\": $(grep batch "$tmp/out" | tail -n 1)"

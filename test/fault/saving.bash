@@ -26,6 +26,12 @@ until_step() { until_true has_step "$1" || fail "start" "step $1 was not saved: 
 says() { grep -qE -- "$1" "$tmp/err" || ended; }
 steps_so_far() { wc -l <"$run/metrics.jsonl"; }
 more_steps() { [ "$(steps_so_far)" -gt "$1" ] || ended; }
+until_more_than() { # N: steps are made from now on
+    local n
+    n=$(steps_so_far)
+    until_true more_steps $((n + $1))
+}
+went_on() { lines 'going on from' "$1" || ended; } # from a checkpoint, so often
 # Steps in the record are 1, 2, 3, ..., each once.
 one_record() { # NAME
     grep -o '"step": *[0-9]*' "$run/metrics.jsonl" | grep -o '[0-9]*' | awk '$1 != NR { exit 1 }' ||

@@ -195,12 +195,9 @@ restarting() { # SALLOC-OPTION OPTION...
     until_step 3
     front=$(pgrep -P "$pid")
 }
-went_on() { lines 'going on from' 1 || ended; }
 goes_on() { # NAME PATTERN: more steps are made, and then it is told to end
-    local n
-    until_true went_on
-    n=$(steps_so_far)
-    until_true more_steps $((n + 2))
+    until_true went_on 1
+    until_more_than 2
     hit INT "$front"
     verdict "$1" 130 "$2"
     one_record "$1"
@@ -228,7 +225,10 @@ hit 9 "$(called zerotrain-r1)"
 goes_on "a worker is killed, and all hosts go on" 'restart 1 of 1'
 
 restarting --no-kill --elastic
-kill -9 "$(cat "$lab/n2.pid")" $(on_node n2)
+# All of it at once: none hears of another's end.
+mapfile -t node < <(echo "$(<"$lab/n2.pid")" && on_node n2)
+kill -STOP "${node[@]}"
+kill -9 "${node[@]}"
 goes_on "a node dies, and two hosts go on" 'n2 is left out from now on: it was lost'
 with_two_hosts "a node dies, and two hosts go on"
 node_returns n2

@@ -777,6 +777,13 @@ static pid_t join_until_agents_dial(struct zt_meeting *m, struct zt_rendezvous *
     return pid;
 }
 
+static void end_dialing(struct zt_rendezvous *r, const int agents[ZT_PARTY_AGENTS])
+{
+    zt_rendezvous_leave(r, 1);
+    for (int i = 0; i < ZT_PARTY_AGENTS; i++)
+        close(agents[i]);
+}
+
 /* They would join whoever listens there next. */
 TEST(agents_that_still_dial_end_when_the_job_does)
 {
@@ -790,9 +797,7 @@ TEST(agents_that_still_dial_end_when_the_job_does)
     if (!strstr(text, "the process of rank 0 is gone"))
         FAIL("%s", text);
     CHECK_INT(waitpid(-1, NULL, WNOHANG), -1); /* none is left */
-    zt_rendezvous_leave(&r, 1);
-    for (int i = 0; i < ZT_PARTY_AGENTS; i++)
-        close(agents[i]);
+    end_dialing(&r, agents);
 }
 
 TEST(agents_that_still_dial_end_with_their_process)
@@ -807,9 +812,7 @@ TEST(agents_that_still_dial_end_with_their_process)
     for (; waitpid(-1, &status, 0) > 0; n++)
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     CHECK_INT(n, ZT_PARTY_AGENTS);
-    zt_rendezvous_leave(&r, 1);
-    for (int i = 0; i < ZT_PARTY_AGENTS; i++)
-        close(agents[i]);
+    end_dialing(&r, agents);
 }
 
 /* The front end decides what it means. */
