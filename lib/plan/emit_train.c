@@ -14,9 +14,9 @@
 
 /*
  * A fold (fold.c) lists the first micro-batch, which differs from the next in what is prefetched, two
- * periods that are alike, and the last; one or more in front while the two are not alike. A period is of two
- * micro-batches, so that what is still being reduced of one does not lie where the next needs it: with
- * one, steps bound by the network take up to a tenth longer. So many micro-batches are not worth folding.
+ * periods, and the last; one more in front where accumulation is odd. If the periods are not alike, all are
+ * listed. A period is of two micro-batches, so that what is still being reduced of one does not lie where the
+ * next needs it: with one, steps bound by the network take up to a tenth longer. MAX_LISTED: not worth folding.
  */
 enum { PERIOD = 2, MIN_LISTED = 2 + 2 * PERIOD, MAX_LISTED = 8 };
 
@@ -296,11 +296,10 @@ void zt_emit_train(struct zt_emit *e)
     const size_t n_units = (size_t)e->p->n_units;
     struct zt_unit_state *units = zt_arena_alloc(&e->scratch, n_units, sizeof *units);
     memcpy(units, e->units, n_units * sizeof *units);
-    if (accum > MAX_LISTED)
-        for (int n = MIN_LISTED + accum % PERIOD; n <= MAX_LISTED; n += PERIOD) {
-            if (emit_listed(e, n))
-                return;
-            drop_rows(e, n_bufs, units);
-        }
+    if (accum > MAX_LISTED) {
+        if (emit_listed(e, MIN_LISTED + accum % PERIOD))
+            return;
+        drop_rows(e, n_bufs, units);
+    }
     emit_listed(e, accum);
 }
