@@ -12,8 +12,9 @@
 #   cuda    CUDA's sources on the simulator, release build and both sanitizers
 # Each test prints one line: "ok NAME", "not ok NAME: why" or "skip NAME: why". A program that prints
 # none, or ends badly without saying so, counts as a failure. The last line is the count.
-# ZT_TEST_JOBS programs run at a time, by default as many as there are cores. --long: every combination,
-# hundreds of random kills and all of static analysis, instead of a part of them.
+# ZT_TEST_JOBS programs run at a time, by default as many as there are cores; a suite starts when there is room, not
+# when the one before has ended. --long: every combination, hundreds of random kills and all of static analysis, instead
+# of a part of them.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
@@ -41,10 +42,19 @@ end_all() {
     for job in $(jobs -p); do pkill -P "$job"; done
 }
 
-# verdict NAME OUT STATUS SECONDS: counts the lines of a program that has ended. Shows skips, failures with
-# what was printed before them, and what took long.
+# took NAME FILE: notes what a suite took of the cores, and shows what took long. FILE ends with a line of TIMEFORMAT.
+TIMEFORMAT='%3R %3U %3S'
+took() {
+    local wall_s cpu_s
+    read -r wall_s cpu_s < <(tail -n 1 "$2" | awk '{ print int($1), $2 + $3 }')
+    echo "$suite $cpu_s" >>"$tmp/cpu"
+    [ "$wall_s" -lt 20 ] || echo "   $1: $wall_s s, of CPU ${cpu_s%.*} s"
+}
+
+# verdict NAME OUT STATUS: counts the lines of a program that has ended. Shows skips, and failures with what was printed
+# before them.
 verdict() {
-    local name=$1 out=$2 status=$3 took_s=$4 bad
+    local name=$1 out=$2 status=$3 bad
     grep -aE '^(ok|not ok|skip) ' "$out" >>"$log"
     bad=$(grep -ac '^not ok ' "$out")
     if [ "$status" -gt 128 ] || { [ "$status" -ne 0 ] && [ "$bad" = 0 ]; }; then
@@ -60,26 +70,26 @@ verdict() {
     else
         grep -a '^skip ' "$out"
     fi
-    [ "$took_s" -lt 20 ] || echo "   $name: $took_s s"
 }
 
 # One program; its verdict is not mixed with others'. What a shell starts in the background ignores interrupts,
 # which tests are about. A subshell: the lock goes with it.
 run_now() ( # NAME COMMAND...
-    name=$1 out=$tmp/$BASHPID start=$SECONDS
+    name=$1 out=$tmp/$BASHPID
     shift
-    env --default-signal=INT,QUIT "$@" >"$out" 2>&1 </dev/null
+    { time env --default-signal=INT,QUIT "$@" >"$out" 2>&1 </dev/null; } 2>"$out.time"
     status=$?
     exec {lock}>"$tmp/lock"
     flock "$lock"
-    verdict "$name" "$out" $status $((SECONDS - start))
-    rm -f "$out"
+    verdict "$name" "$out" $status
+    took "$name" "$out.time"
+    rm -f "$out" "$out.time"
 )
 
-# Until fewer than N programs run, but for the lab's.
-lab=
+# Until fewer than N programs run, but for those of lanes.
+lanes=()
 wait_until_below() {
-    while [ "$(jobs -rp | grep -cvx "${lab:-none}")" -ge "$1" ]; do wait -n; done
+    while [ "$(jobs -rp | grep -cvx -e none "${lanes[@]/#/-e}")" -ge "$1" ]; do wait -n; done
 }
 
 # run NAME COMMAND...: a program that prints test lines, beside others.
@@ -88,14 +98,20 @@ run() {
     run_now "$@" &
 }
 
-# run_in_lab "ARG..." TEST...: tests on hosts made of network namespaces, of which a machine has one set, one after the
-# other. They mostly wait, so what follows runs beside them.
-run_in_lab() {
+# run_in_lane "ARG..." TEST...: tests that mostly wait, one after the other; what follows runs beside them.
+run_in_lane() {
     local args t
     read -ra args <<<"$1"
     shift
-    [ -z "$lab" ] || wait "$lab"
     for t in "$@"; do run_now "$t" "$t" "${args[@]}"; done &
+    lanes+=($!)
+}
+
+# run_in_lab "ARG..." TEST...: the same on hosts made of network namespaces, of which a machine has one set.
+lab=
+run_in_lab() {
+    [ -z "$lab" ] || wait "$lab"
+    run_in_lane "$@"
     lab=$!
 }
 
@@ -106,18 +122,18 @@ run_shares() {
     for ((i = 1; i <= n; i++)); do run "$name $i/$n" "$@" --share=$i/$n; done
 }
 
-# build [TARGET|VAR=VALUE]...: a failing build is a failing test, not an abort.
+# build [TARGET|VAR=VALUE]...: a failing build is a failing test, not an abort. What still runs was built before, and is
+# not built again.
 build() {
-    local start=$SECONDS
-    wait_until_below 1
-    if make -s -j"$(nproc)" "$@" >"$tmp/build" 2>&1; then
+    wait_until_below "$at_once"
+    if { time make -s -j"$(nproc)" "$@" >"$tmp/build" 2>&1; } 2>"$tmp/build.time"; then
         echo "ok build $*" >>"$log"
     else
         echo "not ok build $*" | tee -a "$log"
         head -n 30 "$tmp/build" | sed 's|^|    |'
         return 1
     fi
-    [ $((SECONDS - start)) -lt 20 ] || echo "   build: $((SECONDS - start)) s"
+    took build "$tmp/build.time"
 }
 
 # unit_tests FOLDER [LAYER...]: those that the sources name, so none is missed and none is stale. By default of all
@@ -151,20 +167,22 @@ fuzz_corpora() { # FOLDER
 
 # What takes longest comes first in each suite, so that nothing is left to run by itself.
 
-suite_check() { run check scripts/check.sh; }
+suite_check() {
+    build all tests # or check.sh would, beside the build of the next suite
+    run check scripts/check.sh
+}
 suite_unit() { build all tests && unit_tests build; }
 suite_fuzz() { build tests && fuzz_corpora build; }
 suite_cli() { build all && run_shares 4 cli test/cli/run.sh build/zerotrain; }
 suite_fault() {
-    local t others
+    local others
     build all tests || return
-    mapfile -t others < <(grep -L ZT_CUDA_LIB test/fault/*.sh test/fault/*.py) # those are of the suite cuda
+    mapfile -t others < <(grep -L ZT_CUDA_LIB test/fault/*.sh test/fault/*.py | grep -v ckpt.py) # not the suite cuda's
     # shellcheck disable=SC2046 # names without blanks
     run_in_lab build/zerotrain $(grep -l lab.bash "${others[@]}")
+    # shellcheck disable=SC2046
+    run_in_lane build/zerotrain $(grep -L lab.bash "${others[@]}")
     run_shares 2 test/fault/ckpt.py test/fault/ckpt.py "${long[@]}" build/zerotrain
-    for t in $(grep -L lab.bash "${others[@]}"); do
-        [ $t = test/fault/ckpt.py ] || run "$t" "$t" build/zerotrain
-    done
 }
 suite_parity() {
     build all || return
@@ -277,14 +295,12 @@ for s in "${suites[@]}"; do
         exit 2
     }
 done
-for s in "${suites[@]}"; do
-    start=$SECONDS
-    echo "== $s"
-    "suite_$s"
-    wait_until_below 1
-    echo "   $s: $((SECONDS - start)) s"
+for suite in "${suites[@]}"; do
+    echo "== $suite, after $SECONDS s"
+    "suite_$suite"
 done
 wait
+echo "== of CPU:" "$(awk '{ s[$1] += $2; all += $2 } END { for (n in s) printf "%s %d s, ", n, s[n]; print "all " all " s" }' "$tmp/cpu")"
 
 passed=$(grep -ac '^ok ' "$log")
 failed=$(grep -ac '^not ok ' "$log")
