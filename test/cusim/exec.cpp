@@ -101,7 +101,7 @@ struct executor {
 
 thread_local std::unique_ptr<executor> own_executor;
 /* The same as a plain pointer: read at each barrier. */
-__thread executor *X;
+__thread executor *X __attribute__((tls_model("initial-exec")));
 
 unsigned random_below(executor *x, unsigned n)
 {
