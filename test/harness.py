@@ -2,8 +2,8 @@
 
     PROGRAM [--quick|--long] [--share=I/N] ZEROTRAIN [FILTER]
 
-FILTER: only tests with that in their names. --share=I/N: every N-th of them, from the I-th. --quick and --long: fewer
-combinations, or all. One line each: "ok SUITE NAME" or "not ok SUITE NAME: why".
+FILTER: only tests with that in their names, of which there must be one. --share=I/N: every N-th of them, from the
+I-th. --quick and --long: fewer combinations, or all. One line each: "ok SUITE NAME" or "not ok SUITE NAME: why".
 """
 import pathlib
 import sys
@@ -14,7 +14,7 @@ args = [a for a in sys.argv[1:] if not a.startswith("--")]
 ZT = str(pathlib.Path(args[0] if args else "build/zerotrain").resolve())
 FILTER = args[1] if len(args) > 1 else ""
 SHARE, SHARES = next((map(int, a[8:].split("/")) for a in sys.argv if a.startswith("--share=")), (1, 1))
-n_tests = failures = 0
+n_tests = n_skips = failures = 0
 
 
 def test(suite, name, fn):
@@ -33,9 +33,15 @@ def test(suite, name, fn):
 
 
 def skip(suite, name, why):
-    if FILTER in name and SHARE == 1:
+    global n_skips
+    if FILTER not in name:
+        return
+    n_skips += 1
+    if SHARE == 1:
         print(f"skip {suite} {name}: {why}", flush=True)
 
 
 def end():
+    if n_tests + n_skips == 0:
+        sys.exit(f'not ok no test has "{FILTER}" in its name')
     sys.exit(1 if failures else 0)
