@@ -234,9 +234,8 @@ def train(kind, config, batch, seq, precision, threads):
         deepspeed.init_distributed("gloo", verbose=False)
     elif kind in DISTRIBUTED:
         torch.distributed.init_process_group("gloo")
-    model, block = build(config, seq)
-    if threads == "cuda":
-        model.to("cuda")
+    with torch.device("cuda" if threads == "cuda" else "cpu"):
+        model, block = build(config, seq)
     step = make_step(kind, model, block, precision == "bf16", batch)
     torch.manual_seed(2 + rank)
     data = torch.randint(0, config["vocab_size"], (batch, seq + 1))
