@@ -1,6 +1,6 @@
 # zerotrain. `make`, `make test`, `make check`, `make bench`, `make install`.
 # CUDA=0|1: without or with libzerotrain_cuda.so; by default it is built where nvcc and nccl.h are found.
-# CUDA_ARCHS="80 90": the GPUs it is built for.
+# CUDA_ARCHS="80 90": the GPUs it is built for. CUDA_HOME, NCCL_HOME: where CUDA and NCCL are (cuda/rules.mk).
 # URING=0|1: without or with io_uring for offload to NVMe; by default with it where liburing.h is found.
 # SAN=address|thread: sanitizer build, in its own folder. `make SAN=fuzzer CC=clang-14 fuzzers`: libFuzzer
 # targets (build/fuzzer/fuzz/NAME; their corpora are tests in every build).
@@ -178,9 +178,9 @@ check_syntax = @mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $1 -fsyntax-only -
 $B/syntax/test/fuzz/%.ok: test/fuzz/%.c
 	$(call check_syntax,-Wno-missing-prototypes -DZT_CORPUS='""')
 $B/syntax/cuda/%.ok: cuda/%.c
-	$(call check_syntax,-isystem $(CUDA_INC))
+	$(call check_syntax,$(CUDA_ISYSTEM))
 $B/syntax/test/cuda/%.ok: test/cuda/%.c
-	$(call check_syntax,-isystem $(CUDA_INC) -DZT_CUSIM)
+	$(call check_syntax,$(CUDA_ISYSTEM) -DZT_CUSIM)
 $B/syntax/%.ok: %.c
 	$(call check_syntax)
 $(foreach i,$(ISAS),$(eval $B/syntax/%.$i.ok: %.c; $$(call check_syntax,$(ISA_$i) -DZT_ISA=$i)))

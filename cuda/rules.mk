@@ -6,12 +6,19 @@
 #                                   library that nvcc built
 #   $B/cusim/test/NAME              test/cuda/test_NAME.c or .cu on the simulator
 #   $B/cuda/test/NAME               the same on a GPU (make cuda-tests)
+# CUDA_HOME: the toolkit. NCCL_HOME: NCCL's folder where it is in neither the toolkit's nor the system's, with include/ and
+# lib/, as in the wheel that pip installs: make NCCL_HOME=$(python3 -c 'import nvidia.nccl as n; print(n.__path__[0])')
 
 CUDA_HOME  ?= $(or $(firstword $(wildcard /usr/local/cuda)),$(patsubst %/bin/nvcc,%,$(shell command -v nvcc)))
 NVCC       ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 CUDA_HOME  := $(or $(CUDA_HOME),/usr/local/cuda)
 CUDA_INC   := $(CUDA_HOME)/include
-NCCL_H     := $(firstword $(wildcard $(CUDA_INC)/nccl.h /usr/include/nccl.h))
+NCCL_HOME  ?=
+NCCL_H     := $(firstword $(wildcard $(addsuffix /include/nccl.h,$(or $(NCCL_HOME),$(CUDA_HOME) /usr))))
+ifneq ($(if $(NCCL_H),,$(NCCL_HOME)),)
+$(error NCCL_HOME: there is no $(NCCL_HOME)/include/nccl.h)
+endif
+CUDA_ISYSTEM := $(patsubst %,-isystem %/include,$(NCCL_HOME) $(CUDA_HOME))
 CUDA       ?= $(if $(and $(NVCC),$(NCCL_H)),1,0)
 CUDA_ARCHS ?= 80 90 100
 
@@ -40,7 +47,7 @@ FORCE:
 # What the library needs of lib/: position independent, its names hidden, taken from an archive.
 CUDA_LIB_C := $(sort $(wildcard lib/base/*.c lib/dev/*.c lib/coll/*.c))
 CUDA_LIB_C := $(filter-out $(ISA_SRCS),$(CUDA_LIB_C))
-CUDA_FLAGS := -fPIC -fvisibility=hidden -isystem $(CUDA_INC)
+CUDA_FLAGS := -fPIC -fvisibility=hidden $(CUDA_ISYSTEM)
 
 $B/pic/%.o: %.c $B/flags
 	@mkdir -p $(@D)
@@ -57,7 +64,8 @@ NVFLAGS  := -std=c++17 -O3 -lineinfo $(GENCODE) -cudart shared -Ilib -Itest -Icu
             -Xcompiler -Wall,-fPIC,-fvisibility=hidden
 # The same arithmetic as on the CPU (lib/dev/adam.h, lib/dev/control.h).
 $B/nv/cuda/optim.o $B/nv/cuda/control.o: NVMAD := -fmad=false
-CUDA_LINK = -Wl,-Bsymbolic,-z,defs,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib64
+CUDA_LINK = -Wl,-Bsymbolic,-z,defs,--enable-new-dtags \
+            $(foreach d,$(NCCL_HOME:%=%/lib) $(CUDA_HOME)/lib64,-Wl$(comma)-rpath$(comma)$d -L$d)
 
 $B/nv/%.o: %.cu $B/nv/flags
 	@mkdir -p $(@D)
@@ -75,7 +83,7 @@ $B/cuda/test/%: $B/nv/test/cuda/%.o $(CUDA_CU:%.cu=$B/nv/%.o) $(CUDA_C:%.c=$B/pi
 	$(CXX) $(LDFLAGS) -o $@ $^ $(CUDA_LINK) -lcudart -lcublasLt -l:libnccl.so.2 $(LDLIBS)
 $B/nv/test/cuda/%.o: test/cuda/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -isystem $(CUDA_INC) -MMD -MP -c -o $@ $<
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(CUDA_ISYSTEM) -MMD -MP -c -o $@ $<
 cuda-tests: $(CUDA_NAMES:%=$B/cuda/test/%)
 
 # ---- On the simulator ----
@@ -86,7 +94,7 @@ cuda-tests: $(CUDA_NAMES:%=$B/cuda/test/%)
 CUSIM_SAN   := $(if $(filter address,$(SAN)),-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 CUSIM_FLAGS := -std=c++20 $(if $(SAN),-g1 -O1,-g -O2) -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread \
                -fno-strict-aliasing -Wall -Wextra -Wno-unknown-pragmas -Wno-attributes \
-               -fPIC -isystem $(CUDA_INC) -DZT_CUSIM -Ilib -Itest -Icuda $(CUSIM_SAN)
+               -fPIC $(CUDA_ISYSTEM) -DZT_CUSIM -Ilib -Itest -Icuda $(CUSIM_SAN)
 KERNEL_SAN  := $(if $(filter thread,$(SAN)),-fsanitize=thread -Wno-tsan)
 SIM_SAN     := $(if $(filter thread,$(SAN)),-DCUSIM_TSAN) -fno-builtin -fopenmp
 
@@ -130,7 +138,7 @@ $B/cusim/test/%: $B/cusim/test/cuda/%.o $(CUSIM_KERNEL) $(CUDA_C:%.c=$B/pic/%.o)
 	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUSIM_LIBS)
 $B/cusim/test/cuda/%.o: test/cuda/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -DZT_CUSIM -isystem $(CUDA_INC) -MMD -MP -c -o $@ $<
+	$(CC) $(CPPFLAGS) $(CFLAGS) -DZT_CUSIM $(CUDA_ISYSTEM) -MMD -MP -c -o $@ $<
 
 $B/cusim/faults: $B/cusim/test/cusim/faults.o $(CUSIM_OBJS)
 	$(CXX) $(LDFLAGS) -o $@ $^ $(CUSIM_LIBS)
@@ -153,7 +161,7 @@ $(FAKE)/libnccl.so.2: $(CUSIM_NCCL) $(FAKE)/libcudart.so.$(CUDA_MAJOR)
 
 # Say why there is no library for GPUs, or no simulator; or nothing.
 no-cuda:
-	@:$(if $(HAVE_CUDA),,; echo "nvcc or nccl.h is not in $(CUDA_HOME), or CUDA=0 is given")
+	@:$(if $(HAVE_CUDA),,; echo "nvcc is not in $(CUDA_HOME), or nccl.h neither there nor in /usr (NCCL_HOME names its folder), or CUDA=0 is given")
 no-cusim:
 	@:$(if $(HAVE_CUSIM),,; echo "cuda_runtime_api.h, cublasLt.h or nccl.h is not in $(CUDA_INC)")
 
