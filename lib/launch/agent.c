@@ -43,6 +43,7 @@ struct agent {
     int64_t oom_before;
     int64_t silence_ns;
     bool paused;
+    bool held;  /* the front end's reader is slow: the workers wait */
     bool joins; /* it came to the front end by itself, which may need it later, or not at all */
     bool aside; /* we and our workers ignore signals (zt_spawn_agent()) */
     enum zt_stop stop;
@@ -418,6 +419,9 @@ static int handle_frame(struct agent *a, const struct zt_frame *f, struct zt_err
         return zt_err_set(err, code < 0 ? (enum zt_code)code : ZT_EPROTO, "%.*s", (int)c.left,
                           (const char *)c.p);
     }
+    case ZT_FRAME_HOLD:
+        a->held = zt_get_u32(&c) != 0;
+        return zt_cursor_done(&c) ? 0 : zt_err_set(err, ZT_EPROTO, "malformed HOLD frame");
     case ZT_FRAME_PAUSE:
     case ZT_FRAME_RESUME:
         a->paused = f->type == ZT_FRAME_PAUSE;
@@ -432,6 +436,7 @@ static int handle_frame(struct agent *a, const struct zt_frame *f, struct zt_err
 static void lose_front(struct agent *a)
 {
     zt_link_close(&a->front);
+    a->held = false;
     a->rc = 1;
     raise_stop(a, ZT_STOP_TERM);
 }
@@ -500,7 +505,7 @@ static struct pollfd poll_entry(int fd, int events)
 
 static void poll_once(struct agent *a, struct pollfd *p, struct zt_err *err)
 {
-    bool full = zt_link_backlog(&a->front) >= ZT_LINK_FULL; /* then the workers wait */
+    bool full = zt_link_backlog(&a->front) >= ZT_LINK_FULL || a->held; /* then the workers wait */
     int in = full ? 0 : POLLIN;
     p[0] = poll_entry(a->sig_fd, POLLIN);
     p[1] = poll_entry(a->front.rfd, POLLIN);

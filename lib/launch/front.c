@@ -93,12 +93,12 @@ static void watch_lost_peer(struct front *f, int64_t now_ns)
     zt_front_stop(f, ZT_STOP_TERM);
 }
 
-static void watch_time(struct front *f, bool blocked)
+static void watch_time(struct front *f)
 {
     const struct zt_launch_sink *sink = &f->opts->sink;
     const int64_t now_ns = zt_now_ns();
     for (int i = 0; i < f->n_nodes; i++)
-        zt_node_watch(&f->nodes[i], now_ns, blocked);
+        zt_node_watch(&f->nodes[i], now_ns);
     watch_lost_peer(f, now_ns);
     if (f->opts->srun)
         zt_srun_read(f->opts->srun);
@@ -127,10 +127,9 @@ static struct pollfd *node_fds(struct pollfd *fds, int node)
     return fds + N_OWN_FDS + (size_t)N_NODE_FDS * (size_t)node;
 }
 
-/* blocked_fd: what the sink waits for, or -1; as long as it waits, nobody else is listened to. */
+/* blocked_fd: what the sink waits for, or -1. */
 static void set_fds(const struct front *f, struct pollfd *fds, int blocked_fd)
 {
-    const bool blocked = blocked_fd >= 0;
     fds[FD_SIGNALS] = (struct pollfd){.fd = f->sig_fd, .events = POLLIN};
     fds[FD_SINK] = (struct pollfd){.fd = blocked_fd, .events = POLLOUT};
     fds[FD_CARRIER] = (struct pollfd){.fd = f->ssh2 ? zt_ssh2_fd(f->ssh2) : -1, .events = POLLIN};
@@ -138,9 +137,9 @@ static void set_fds(const struct front *f, struct pollfd *fds, int blocked_fd)
         const struct front_node *n = &f->nodes[i];
         const int room_fd = zt_link_backlog(&n->link) ? n->link.wfd : -1;
         struct pollfd *p = node_fds(fds, i);
-        p[FD_FRAMES] = (struct pollfd){.fd = blocked ? -1 : n->link.rfd, .events = POLLIN};
+        p[FD_FRAMES] = (struct pollfd){.fd = n->link.rfd, .events = POLLIN};
         p[FD_ROOM] = (struct pollfd){.fd = room_fd, .events = POLLOUT};
-        p[FD_STDERR] = (struct pollfd){.fd = blocked ? -1 : n->err_fd, .events = POLLIN};
+        p[FD_STDERR] = (struct pollfd){.fd = f->holding ? -1 : n->err_fd, .events = POLLIN};
     }
     for (int i = 0; i < n_parties(f); i++) {
         const struct zt_party *party = &f->opts->joined->v[i];
@@ -167,22 +166,41 @@ static void read_fds(struct front *f, struct pollfd *fds)
             zt_front_read_party(f, &f->opts->joined->v[i]);
 }
 
+/*
+ * What is written into a slow reader must not grow without end; what ends a job comes after lines that nobody reads.
+ * So agents are listened to all the time, and told when to take no more from workers. Those that save and end do so
+ * whoever reads.
+ */
+static void hold_workers(struct front *f, bool blocked)
+{
+    if (!blocked)
+        f->unread_bytes = 0;
+    const bool hold = f->unread_bytes > ZT_UNREAD_MAX && f->stop != ZT_STOP_SOFT;
+    if (hold == f->holding)
+        return;
+    f->holding = hold;
+    for (int i = 0; i < f->n_nodes; i++) {
+        struct zt_str *out = &f->nodes[i].link.out;
+        size_t at = zt_frame_begin(out, ZT_FRAME_HOLD);
+        zt_put_u32(out, hold);
+        zt_frame_end(out, at);
+    }
+}
+
 static void run(struct front *f)
 {
     const struct zt_launch_sink *sink = &f->opts->sink;
     struct pollfd *fds = zt_xcalloc(n_fds(f), sizeof *fds);
     while (zt_front_find(f, zt_node_alive)) {
-        int blocked_fd = sink->flush ? sink->flush(sink->ctx) : -1;
-        /* Who was told to end does not wait for a reader; what the sink holds is its own affair. */
-        if (f->user_signal && f->stop >= ZT_STOP_TERM)
-            blocked_fd = -1;
+        const int blocked_fd = sink->flush ? sink->flush(sink->ctx) : -1;
+        hold_workers(f, blocked_fd >= 0);
         for (int i = 0; i < f->n_nodes; i++)
             zt_link_flush(&f->nodes[i].link);
         set_fds(f, fds, blocked_fd);
         if (poll(fds, (nfds_t)n_fds(f), ZT_POLL_MS) < 0)
             continue;
         read_fds(f, fds);
-        watch_time(f, blocked_fd >= 0);
+        watch_time(f);
     }
     for (int i = 0; i < f->n_nodes; i++)
         while (zt_node_read_stderr(&f->nodes[i]))

@@ -83,6 +83,10 @@ struct front {
     struct front_node *first_on; /* and where */
     int64_t peer_lost_ns;        /* when the first rank lost a peer; 0: none did */
 
+    size_t
+        unread_bytes; /* that the sink got since all of its was out, or the last rise of `stop` */
+    bool holding;     /* agents take nothing from workers */
+
     enum zt_stop stop;
     int user_signal;
     int n_own_signals, n_heeded;   /* that we got; that have had an effect */
@@ -144,8 +148,8 @@ void zt_node_tell(struct front_node *n, const struct zt_node_news *news);
 /* Where nodes are each for themselves: this one is no more, and why. false: they hang together. */
 bool zt_node_fail_alone(struct front_node *n, const char *why);
 
-/* Time passes; `blocked`: we do not listen. It is lost after a silence, or once nothing is left of it before its END. */
-void zt_node_watch(struct front_node *n, int64_t now_ns, bool blocked);
+/* Time passes. It is lost after a silence, or once nothing is left of it before its END. */
+void zt_node_watch(struct front_node *n, int64_t now_ns);
 
 /* Something of it is left: the process, or words on its way. */
 bool zt_node_alive(const struct front_node *n);

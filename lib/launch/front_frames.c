@@ -79,6 +79,8 @@ static void ask_clock(struct front_node *n)
 
 /* ---- what it says ---- */
 
+enum { LINE_BYTES = 64 }; /* what a sink may add to each, or more */
+
 /* It cannot do the job, n->fail says why: if the nodes hang together, none of them does it. */
 static void stop_for(struct front_node *n)
 {
@@ -153,6 +155,7 @@ static int on_line(struct front_node *n, struct zt_cursor c, struct zt_err *err)
     const char *line = (const char *)c.p;
     if (zt_ranklogs_add(&n->f->logs, (int)rank, (enum zt_log_stream)stream, line, c.left, err))
         zt_front_notice(n->f, "%s", err->msg);
+    n->f->unread_bytes += c.left + LINE_BYTES;
     sink->line(sink->ctx, (int)rank, (enum zt_log_stream)stream, line, c.left);
     return 0;
 }
@@ -163,6 +166,7 @@ static int on_report(struct front_node *n, struct zt_cursor c, struct zt_err *er
     uint32_t rank = zt_get_u32(&c);
     if (c.bad || !is_ours(n, rank))
         return zt_err_set(err, ZT_EPROTO, "malformed REPORT frame");
+    n->f->unread_bytes += c.left + LINE_BYTES;
     sink->report(sink->ctx, (int)rank, (const char *)c.p, c.left);
     return 0;
 }

@@ -235,13 +235,13 @@ bool zt_node_read_stderr(struct front_node *n)
 
 /* ---- time ---- */
 
-static void watch_silence(struct front_node *n, int64_t now_ns, bool blocked)
+static void watch_silence(struct front_node *n, int64_t now_ns)
 {
     const double told_s = n->f->opts->silence_s;
     double limit_s = told_s > 0 ? told_s : ZT_SILENCE_MS * 1e-3;
     zt_link_tick(&n->link, now_ns);
     const bool asks = n->carried && !n->greeted && zt_ssh2_asks(n->f->ssh2);
-    if (blocked || asks) /* we are not listening; it cannot speak */
+    if (asks) /* it cannot speak */
         n->link.silent_ns = 0;
     if (n->ssh && !n->greeted)
         limit_s = ZT_MAX(limit_s, START_MS * 1e-3);
@@ -264,10 +264,10 @@ static void fail_by_end(struct front_node *n)
     zt_str_release(&why);
 }
 
-void zt_node_watch(struct front_node *n, int64_t now_ns, bool blocked)
+void zt_node_watch(struct front_node *n, int64_t now_ns)
 {
     struct front *f = n->f;
-    watch_silence(n, now_ns, blocked);
+    watch_silence(n, now_ns);
     if (zt_node_alive(n) || !zt_node_was_lost(n) || f->stop >= ZT_STOP_TERM)
         return;
     if (f->opts->sink.node) {

@@ -9,6 +9,7 @@ void zt_front_stop(struct front *f, enum zt_stop level)
     if (level <= f->stop)
         return;
     f->stop = level;
+    f->unread_bytes = 0; /* last words are heard, also where nobody reads them */
     for (int i = 0; i < f->n_nodes; i++) {
         struct zt_str *out = &f->nodes[i].link.out;
         size_t at = zt_frame_begin(out, ZT_FRAME_STOP);

@@ -5,7 +5,7 @@
  *
  * The front end starts one agent per node: here by fork/exec, elsewhere by libssh2 or the ssh client; to it
  * an agent is two descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
- * STOP, PAUSE, RESUME, CLOCK, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
+ * STOP, HOLD, PAUSE, RESUME, CLOCK, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
  * worker's own messages), NOTICE, EXIT, END. Up and down again: GATHER (what each rank gives to all).
  * Nothing is on a command line, nothing listens. Agents of another build are refused.
  *
@@ -38,6 +38,7 @@ enum {
     ZT_RECIPE_MAX_BYTES = 4 << 20, /* of opts->recipe */
     ZT_REPORT_MAX_BYTES = 1 << 20, /* of one report */
     ZT_SHARE_MAX_BYTES = 4096,     /* of what a rank gives to all at once */
+    ZT_UNREAD_MAX = 1 << 20,       /* bytes for a sink whose reader is slow, before workers wait */
 };
 
 /* Collectives between GPUs, as asked for; between CPU workers there is one kind. */
@@ -81,9 +82,11 @@ struct zt_launch_sink {
     void (*node)(void *ctx, int node, const struct zt_node_news *news);
     /*
      * Write what the calls above have buffered, without blocking. Returns -1 when all is out, else
-     * the descriptor it waits for: then nothing more is read from workers until that is writable, but
-     * heartbeats and signals go on. So output into a stopped terminal or a slow pipe holds the
-     * workers up and does not end them. A sink that blocks for 15 s loses the job.
+     * the descriptor it waits for. While it waits, agents are told to take no more from workers once it
+     * has got ZT_UNREAD_MAX bytes, and go on with all else: deaths, heartbeats and signals. So output
+     * into a stopped terminal or a slow pipe holds the workers up and does not end them, and keeps none
+     * from being ended; at each level of an ending it gets as much again. Workers that are to end after
+     * their step are not held up. A sink that blocks for 15 s loses the job.
      */
     int (*flush)(void *ctx);
 };

@@ -41,6 +41,15 @@ int zt_await_ending_signal(double wait_s)
     return 0;
 }
 
+bool zt_ending_signal_came(void)
+{
+    sigset_t ending, came;
+    zt_ending_signals(&ending);
+    sigpending(&came);
+    sigandset(&came, &came, &ending);
+    return !sigisemptyset(&came);
+}
+
 void zt_forget_ending_signals(void)
 {
     while (zt_await_ending_signal(0))

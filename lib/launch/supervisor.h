@@ -27,6 +27,9 @@ void zt_ending_signals(sigset_t *set);
 /* They are blocked. Wait; 0, or the signal that came instead, or had come before. */
 int zt_await_ending_signal(double wait_s);
 
+/* One of them is blocked and has come; it stays for whoever asks for it. */
+bool zt_ending_signal_came(void);
+
 /* Those of them that are blocked and have come are forgotten: for who ends anyway, and unblocks them then. */
 void zt_forget_ending_signals(void);
 

@@ -104,6 +104,18 @@ static inline int worker_soft(struct zt_worker *w)
     return zt_worker_stop_requested(w) && zt_worker_report(w, "bye", 3, &err) == 0 ? 0 : 1;
 }
 
+/* Report without end, and when asked to end once more. */
+static inline int worker_chatter(struct zt_worker *w)
+{
+    struct zt_err err;
+    char text[1000];
+    memset(text, 'x', sizeof text);
+    while (!zt_worker_stop_requested(w))
+        if (zt_worker_report(w, text, sizeof text, &err))
+            return 1;
+    return zt_worker_report(w, "the last", 8, &err) ? 1 : 0;
+}
+
 /* Rank 0 loses a peer first; rank 1, whose own failure it was, ends only after that. */
 static inline int worker_peer_lost(struct zt_worker *w)
 {
@@ -175,6 +187,8 @@ static inline int worker_main(void)
         rc = worker_peer_lost(&w);
     else if (strcmp(what, "garbage") == 0)
         rc = worker_garbage(&w);
+    else if (strcmp(what, "chatter") == 0)
+        rc = worker_chatter(&w);
     else if (strcmp(what, "flood") == 0)
         rc = worker_flood(&w);
     zt_worker_release(&w);

@@ -113,7 +113,7 @@ TEST(launch_slow_reader_holds_workers_up)
     release_job(&j);
 }
 
-/* A stuck reader does not keep a job from being ended. */
+/* A stuck reader keeps a job neither from being ended nor from failing. */
 static int flush_never(void *ctx)
 {
     struct job *j = ctx;
@@ -138,6 +138,81 @@ TEST(launch_ends_though_nobody_reads)
     run_shell(&j, 2, "while :; do echo line; done");
     CHECK_OK(j.rc, j.err);
     CHECK_INT(j.result.exit_code, 128 + SIGTERM);
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
+    release_job(&j);
+}
+
+/* Once the workers have been held up for a while, one of them is let go, and fails. */
+static void tick_let_go(void *ctx)
+{
+    struct job *j = ctx;
+    const long long n = (long long)j->lines.len;
+    j->same_count = n > 0 && n == j->last_count ? j->same_count + 1 : 0;
+    j->last_count = n;
+    if (j->same_count == 4 && creat(getenv("TEST_GO"), 0600) < 0)
+        FAIL("%s: %s", getenv("TEST_GO"), strerror(errno));
+}
+
+TEST(launch_failure_ends_the_others_though_nobody_reads)
+{
+    char dir[] = "/tmp/zt-test-XXXXXX";
+    struct zt_str go = {0};
+    int pipe_fds[2];
+    struct job j = {0};
+    CHECK(pipe(pipe_fds) == 0 && mkdtemp(dir));
+    zt_str_printf(&go, "%s/go", dir);
+    setenv("TEST_GO", go.buf, 1);
+    j.block_fd = pipe_fds[0];
+    j.opts.sink.flush = flush_never;
+    j.opts.sink.tick = tick_let_go;
+    run_shell(
+        &j, 2,
+        "[ $RANK = 0 ] || { until [ -e $TEST_GO ]; do sleep 0.05; done; echo why >&2; exit 3; }\n"
+        "while :; do echo line; done");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 3);
+    CHECK_INT(j.result.first_rank, 1);
+    CHECK_HAS(j.result.summary, "| why");
+    unlink(go.buf);
+    rmdir(dir);
+    zt_str_release(&go);
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
+    release_job(&j);
+}
+
+/* At a Ctrl-C workers finish their step, and report it, whoever reads. */
+static void tick_interrupt(void *ctx)
+{
+    struct job *j = ctx;
+    const long long n = (long long)j->reports.len;
+    j->same_count = n > 0 && n == j->last_count ? j->same_count + 1 : 0;
+    j->last_count = n;
+    if (j->same_count == 4 && !j->raise_what)
+        raise(j->raise_what = SIGINT);
+}
+
+static int flush_no_report(void *ctx)
+{
+    struct job *j = ctx;
+    return j->reports.len ? j->block_fd : -1;
+}
+
+TEST(launch_workers_finish_their_step_though_nobody_reads)
+{
+    int pipe_fds[2];
+    struct job j = {0};
+    CHECK(pipe(pipe_fds) == 0);
+    j.block_fd = pipe_fds[0];
+    j.opts.sink.flush = flush_no_report;
+    j.opts.sink.tick = tick_interrupt;
+    run_job(&j, 2, "chatter");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 128 + SIGINT);
+    CHECK_INT(j.result.first_rank, -1);
+    CHECK_HAS(j.reports.buf, "0 the last\n");
+    CHECK_HAS(j.reports.buf, "1 the last\n");
     close(pipe_fds[0]);
     close(pipe_fds[1]);
     release_job(&j);
