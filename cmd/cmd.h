@@ -49,8 +49,12 @@ int cmd_worker(int argc, char **argv);
 int cmd_gpus(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 
-/* Print "zerotrain: message" (each line of it) to stderr. */
+/*
+ * Print "zerotrain: message" (each line of it), or "note: message", to stderr. A stuck reader is waited for until a
+ * signal tells us to end (rank_out_finish()).
+ */
 void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
+void cmd_note(const char *fmt, ...) ZT_PRINTF(1, 2);
 
 enum { CMD_MAX_RANKS = 1 << 20, CMD_MAX_RESTARTS = 1000 };
 

@@ -194,10 +194,8 @@ static void note_models(const struct cmd_options *o, const struct cmd_devices *d
         const struct cmd_gpu *gpu = &hosts[i].v[o->nodes.slots[r]];
         if (strcmp(gpu->name, first->name) == 0)
             continue;
-        fprintf(stderr,
-                "note: %s has an %s, %s an %s: all wait for the slower, and the least memory "
-                "counts\n",
-                hosts[0].host, first->name, hosts[i].host, gpu->name);
+        cmd_note("%s has an %s, %s an %s: all wait for the slower, and the least memory counts",
+                 hosts[0].host, first->name, hosts[i].host, gpu->name);
         return;
     }
 }

@@ -69,8 +69,7 @@ void display_again(struct display *d, int world, int restarts)
 int display_flush(void *ctx)
 {
     struct display *d = ctx;
-    int fd = rank_out_flush(&d->out);
-    return fd >= 0 ? fd : rank_out_flush(&d->err);
+    return rank_out_flush_both(&d->out, &d->err);
 }
 
 /* ---- the live line ---- */
@@ -122,6 +121,12 @@ void display_notice(void *ctx, const char *text)
     struct display *d = ctx;
     clear_live_line(d);
     zt_str_printf(&d->err.buf, "zerotrain: %s\n", text);
+}
+
+void display_say(struct display *d, const char *text)
+{
+    clear_live_line(d);
+    rank_out_say(&d->err, text);
 }
 
 /* ---- metrics.jsonl ---- */
@@ -459,18 +464,15 @@ static void end_live_line(struct display *d)
     d->line_open = false;
 }
 
-/* What cannot be written is said in the end. */
 void display_settle(struct display *d)
 {
     end_live_line(d);
     keep_pending(d);
-    (void)rank_out_finish(&d->out);
-    (void)rank_out_finish(&d->err);
+    (void)display_flush(d);
 }
 
-int display_summary(struct display *d, int exit_code, bool told_to_end)
+void display_summary(struct display *d, int exit_code)
 {
-    d->out.no_wait = d->err.no_wait = told_to_end;
     end_live_line(d);
     keep_pending(d);
     if (d->have_loss || d->n_memory)
@@ -479,7 +481,9 @@ int display_summary(struct display *d, int exit_code, bool told_to_end)
     if (d->n_memory)
         display_memory_print(d);
     write_summary(d, exit_code);
-    int lost = rank_out_finish(&d->out);
-    rank_out_finish(&d->err);
-    return lost;
+}
+
+int display_finish(struct display *d, bool told)
+{
+    return rank_out_finish_both(&d->out, &d->err, told);
 }

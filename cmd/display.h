@@ -59,7 +59,7 @@ int display_init(struct display *d, const char *log_dir, int world, int64_t step
                  int64_t steps_per_print, struct zt_err *err) ZT_MUST_CHECK;
 void display_release(struct display *d);
 
-/* An attempt has ended: blocks until all that is to be read of it is written. */
+/* An attempt has ended. What its reader has not taken yet is kept for later. */
 void display_settle(struct display *d);
 
 /* The next attempt, of `world` ranks, after so many restarts, goes on with the same record. */
@@ -72,14 +72,22 @@ void display_notice(void *ctx, const char *text);
 void display_tick(void *ctx);
 int display_flush(void *ctx);
 
-/* What this rank will hold, by category: before the start, to stdout. */
-void display_ledger(const struct zt_plan *p);
+/* The same as one callback: a text whose lines are all marked as ours. */
+void display_say(struct display *d, const char *text);
+
+/* What this rank will hold, by category: before the start. */
+void display_ledger(const struct zt_plan *p, struct zt_str *out);
 
 /*
  * After the job, to the person and to summary.json: loss before and after, speed, memory
- * predicted beside measured. Blocks, but told to end it waits for no reader. Returns 0, or the
- * errno that output to the person was lost with.
+ * predicted beside measured.
  */
-int display_summary(struct display *d, int exit_code, bool told_to_end) ZT_MUST_CHECK;
+void display_summary(struct display *d, int exit_code);
+
+/*
+ * The last: blocks until all is read, or dropped (rank_out_finish()). Returns 0, or the errno that standard output
+ * was lost with.
+ */
+int display_finish(struct display *d, bool told) ZT_MUST_CHECK;
 
 #endif

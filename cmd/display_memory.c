@@ -191,7 +191,7 @@ json_t *display_memory_json(const struct display *d, uint64_t *digest)
 
 /* ---- before the start ---- */
 
-void display_ledger(const struct zt_plan *p)
+void display_ledger(const struct zt_plan *p, struct zt_str *out)
 {
     const struct zt_ledger *l = &p->ledger;
     const size_t *on = l->device;
@@ -202,16 +202,18 @@ void display_ledger(const struct zt_plan *p)
     size_t state = on[ZT_CAT_MASTER] + on[ZT_CAT_OPT_M] + on[ZT_CAT_OPT_V];
     size_t rest = on[ZT_CAT_BATCH] + on[ZT_CAT_CONTROL] + on[ZT_CAT_STAGING] + on[ZT_CAT_PADDING] +
                   on[ZT_CAT_ALIGNMENT] + on[ZT_CAT_UNUSED];
-    printf("memory of rank %d as planned, at the fullest moment, in %s:\n", p->rank,
-           giga ? "GB" : "MB");
-    printf("  parameters %.2f, gradients %.2f, optimizer state %.2f, gather and reduce buffers "
-           "%.2f,\n",
-           (double)on[ZT_CAT_PARAM] / unit,
-           (double)(on[ZT_CAT_GRAD] + on[ZT_CAT_GRAD_SHARD]) / unit, (double)state / unit,
-           (double)(on[ZT_CAT_GATHER] + on[ZT_CAT_REDUCE]) / unit);
-    printf("  activations %.2f, workspace %.2f, batch, padding and unused %.2f; host %.2f\n",
-           (double)on[ZT_CAT_ACT] / unit, (double)on[ZT_CAT_WORKSPACE] / unit, (double)rest / unit,
-           (double)host / unit);
-    printf("  = %s (%s)\n", zt_fmt_gb(gb, sizeof gb, (double)(device + host)),
-           zt_fmt_gib(gib, sizeof gib, (double)(device + host)));
+    zt_str_printf(out, "memory of rank %d as planned, at the fullest moment, in %s:\n", p->rank,
+                  giga ? "GB" : "MB");
+    zt_str_printf(
+        out,
+        "  parameters %.2f, gradients %.2f, optimizer state %.2f, gather and reduce buffers "
+        "%.2f,\n",
+        (double)on[ZT_CAT_PARAM] / unit, (double)(on[ZT_CAT_GRAD] + on[ZT_CAT_GRAD_SHARD]) / unit,
+        (double)state / unit, (double)(on[ZT_CAT_GATHER] + on[ZT_CAT_REDUCE]) / unit);
+    zt_str_printf(out,
+                  "  activations %.2f, workspace %.2f, batch, padding and unused %.2f; host %.2f\n",
+                  (double)on[ZT_CAT_ACT] / unit, (double)on[ZT_CAT_WORKSPACE] / unit,
+                  (double)rest / unit, (double)host / unit);
+    zt_str_printf(out, "  = %s (%s)\n", zt_fmt_gb(gb, sizeof gb, (double)(device + host)),
+                  zt_fmt_gib(gib, sizeof gib, (double)(device + host)));
 }

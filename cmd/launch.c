@@ -1,5 +1,6 @@
 #include "cmd.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <string.h>
 #include <unistd.h>
@@ -56,18 +57,13 @@ static void print_report(void *ctx, int rank, const char *json, size_t len)
 static void print_notice(void *ctx, const char *text)
 {
     struct printer *p = ctx;
-    struct zt_str line = {0};
-    zt_str_printf(&line, "zerotrain: %s", text);
-    rank_out_line(&p->err, -1, line.buf, line.len);
-    zt_str_release(&line);
+    rank_out_say(&p->err, text);
 }
 
 static int flush(void *ctx)
 {
     struct printer *p = ctx;
-    int err_fd = rank_out_flush(&p->err);
-    int out_fd = rank_out_flush(&p->out);
-    return err_fd >= 0 ? err_fd : out_fd;
+    return rank_out_flush_both(&p->out, &p->err);
 }
 
 /* ---- options ---- */
@@ -170,7 +166,6 @@ static int run(struct options *o, struct zt_launch_result *result, struct zt_err
     double wait_s;
     int sig = 0, rc;
     o->restart.any_code = true;
-    cmd_restart_begin(&o->restart);
     do {
         if (o->restart.max > 0)
             zt_env_setf(&o->env, "TORCHELASTIC_RESTART_COUNT=%d", o->restart.used);
@@ -183,11 +178,10 @@ static int run(struct options *o, struct zt_launch_result *result, struct zt_err
             break;
         print_notice(o->launch.sink.ctx, result->summary);
         print_notice(o->launch.sink.ctx, say.buf);
-        flush(o->launch.sink.ctx);
-        sig = zt_await_ending_signal(wait_s);
+        sig = cmd_restart_wait(wait_s, &o->launch.sink);
     } while (!sig);
-    cmd_restart_end(&o->restart);
     if (sig) {
+        result->told = sig;
         result->exit_code = 128 + sig;
         snprintf(result->summary, sizeof result->summary,
                  "ended by signal %d (%s) before it began again", sig, strsignal(sig));
@@ -197,6 +191,25 @@ static int run(struct options *o, struct zt_launch_result *result, struct zt_err
     }
     zt_str_release(&say);
     return rc;
+}
+
+/* What is left to say, to whoever reads. Returns the exit code. */
+static int finish(struct printer *p, const struct zt_launch_result *result, int rc,
+                  const struct zt_err *err)
+{
+    const bool told = result->told || (result->first_rank < 0 && result->exit_code > 128);
+    const int code = rc == ZT_EINPUT ? 2 : rc < 0 ? 1 : result->exit_code;
+    if (rc < 0)
+        zt_str_printf(&p->err.buf, "zerotrain launch: %s\n", err->msg);
+    if (result->summary[0])
+        rank_out_say(&p->err, result->summary);
+    const int lost = rank_out_finish_both(&p->out, &p->err, told);
+    if (!lost || told)
+        return code;
+    if (lost == EAGAIN) /* told to end while a reader was waited for, and that is said */
+        return code ? code : 128 + zt_await_ending_signal(0);
+    cmd_error("output was lost: %s", strerror(lost));
+    return code ? code : 1;
 }
 
 int cmd_launch(int argc, char **argv)
@@ -210,23 +223,15 @@ int cmd_launch(int argc, char **argv)
     struct zt_launch_result result = {0};
     struct zt_err err;
     int rc = parse(&o, argc, argv, &err);
+    cmd_restart_begin(&o.restart);
     if (rc == 0) {
         set_master(&o.env);
         rc = run(&o, &result, &err);
     } else if (rc == 1) {
         fputs(usage, stdout);
     }
-    p.out.no_wait = p.err.no_wait = result.first_rank < 0 && result.exit_code > 128;
-    int lost = rank_out_finish(&p.out);
-    rank_out_finish(&p.err);
-    if (lost)
-        fprintf(stderr, "zerotrain: output was lost: %s\n", strerror(lost));
-    if (rc < 0)
-        fprintf(stderr, "zerotrain launch: %s\n", err.msg);
-    if (result.summary[0])
-        fprintf(stderr, "zerotrain: %s\n", result.summary);
+    const int code = finish(&p, &result, rc, &err);
+    cmd_restart_end(&o.restart);
     zt_env_release(&o.env);
-    if (rc < 0)
-        return rc == ZT_EINPUT ? 2 : 1;
-    return result.exit_code || !lost ? result.exit_code : 1;
+    return code;
 }

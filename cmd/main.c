@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "launch/launch.h"
+#include "rank_out.h"
 
 static const struct cmd commands[] = {
     {"train", cmd_train, "train a model as a recipe says (the default)"},
@@ -43,17 +45,26 @@ static void print_help(FILE *f)
 
 void cmd_error(const char *fmt, ...)
 {
+    struct rank_out out = {.fd = STDERR_FILENO};
     char msg[ZT_ERR_MSG_BYTES];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(msg, sizeof msg, fmt, ap);
     va_end(ap);
-    const char *line = msg;
-    do {
-        size_t n = strcspn(line, "\n");
-        fprintf(stderr, "zerotrain: %.*s\n", (int)n, line);
-        line += n + (line[n] != '\0');
-    } while (*line);
+    rank_out_say(&out, msg);
+    (void)rank_out_finish(&out, false);
+}
+
+void cmd_note(const char *fmt, ...)
+{
+    struct rank_out out = {.fd = STDERR_FILENO};
+    char msg[ZT_ERR_MSG_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(msg, sizeof msg, fmt, ap);
+    va_end(ap);
+    zt_str_printf(&out.buf, "note: %s\n", msg);
+    (void)rank_out_finish(&out, false);
 }
 
 int zt_exit_code(int zt_code)

@@ -19,20 +19,31 @@ void cmd_restart_begin(struct cmd_restart *r)
 {
     uint64_t random[2] = {0, 0};
     sigset_t set;
-    if (r->max == 0)
-        return;
     zt_ending_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, &r->before);
-    if (getrandom(random, sizeof random, 0) == sizeof random) /* else each host trusts us */
+    if (r->max > 0 &&
+        getrandom(random, sizeof random, 0) == sizeof random) /* else each host trusts us */
         snprintf(r->name, sizeof r->name, "zt-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
 }
 
 void cmd_restart_end(const struct cmd_restart *r)
 {
-    if (r->max == 0)
-        return;
     zt_forget_ending_signals();
     pthread_sigmask(SIG_SETMASK, &r->before, NULL);
+}
+
+int cmd_restart_wait(double wait_s, const struct zt_launch_sink *sink)
+{
+    const double step_s = 0.25;
+    const int64_t end_ns = zt_now_ns() + (int64_t)(wait_s * 1e9);
+    double left_s = wait_s;
+    int sig = 0;
+    do {
+        (void)sink->flush(sink->ctx);
+        sig = zt_await_ending_signal(ZT_MIN(left_s, step_s));
+        left_s = (double)(end_ns - zt_now_ns()) * 1e-9;
+    } while (!sig && left_s > 0);
+    return sig;
 }
 
 /* ---- whether ---- */

@@ -39,16 +39,20 @@ struct cmd_restart {
 };
 
 /*
- * Before the first attempt: the job gets its name; signals that tell us to end are blocked, so that one that
- * comes between two attempts is seen by zt_await_ending_signal() or by the next one.
+ * Before the first attempt: with restarts the job gets its name; signals that tell us to end are blocked, so that one
+ * that comes between two attempts is seen by cmd_restart_wait() or by the next one, and one that comes after the
+ * last by rank_out_finish().
  */
 void cmd_restart_begin(struct cmd_restart *r);
 
 /*
- * After the last attempt: these signals end us again, also when nobody reads what is left to say. Not those that have
- * come already: we are on our way out.
+ * After the last attempt, when all is said: these signals end us again. Not those that have come already: we are on
+ * our way out.
  */
 void cmd_restart_end(const struct cmd_restart *r);
+
+/* Wait before the next attempt, while the sink goes on writing. 0, or the signal that told us to end. */
+int cmd_restart_wait(double wait_s, const struct zt_launch_sink *sink);
 
 /*
  * What zt_launch_run() returned, and gave: does the job begin again? Then *wait_s is after how long, and `say`

@@ -5,6 +5,7 @@
  */
 #include "cmd.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <unistd.h>
@@ -93,7 +94,7 @@ static int plan_all_ranks(struct job *j, struct zt_err *err)
     return rc;
 }
 
-static void print_start(const struct job *j)
+static void describe_start(const struct job *j, struct zt_str *notes, struct zt_str *out)
 {
     const struct zt_recipe *r = j->r;
     const struct zt_plan *p = j->plan;
@@ -102,31 +103,44 @@ static void print_start(const struct job *j)
     for (int i = 0; i < j->model->n_params; i++)
         n_frozen += j->model->params[i].trainable ? 0 : j->model->params[i].n_elems;
     for (int i = 0; i < r->n_notes; i++)
-        fprintf(stderr, "note: %s\n", r->notes[i].text);
-    fputs(zt_str_get(&j->notes), stderr);
+        zt_str_printf(notes, "note: %s\n", r->notes[i].text);
+    zt_str_puts(notes, zt_str_get(&j->notes));
     const char *s = j->dev.n_workers == 1 ? "" : "s";
     if (j->dev.kind == ZT_DEV_CPU)
-        printf("%d CPU worker%s x %d thread%s", j->dev.n_workers, s, j->threads,
-               j->threads == 1 ? "" : "s");
+        zt_str_printf(out, "%d CPU worker%s x %d thread%s", j->dev.n_workers, s, j->threads,
+                      j->threads == 1 ? "" : "s");
     else
-        printf("%d GPU worker%s", j->dev.n_workers, s);
+        zt_str_printf(out, "%d GPU worker%s", j->dev.n_workers, s);
     if (j->o.nodes.n)
-        printf(" on %d host%s", j->o.nodes.n, j->o.nodes.n == 1 ? "" : "s");
+        zt_str_printf(out, " on %d host%s", j->o.nodes.n, j->o.nodes.n == 1 ? "" : "s");
     if (j->dev.per_gpu > 1)
-        printf(" (%d on each GPU)", j->dev.per_gpu);
-    printf(", ZeRO stage %d, %s\n", p->cfg.stage, zt_dtype_name(p->cfg.dtype));
+        zt_str_printf(out, " (%d on each GPU)", j->dev.per_gpu);
+    zt_str_printf(out, ", ZeRO stage %d, %s\n", p->cfg.stage, zt_dtype_name(p->cfg.dtype));
     char frozen[48] = "";
     if (n_frozen > 0)
         snprintf(frozen, sizeof frozen, ", %lld of them frozen", n_frozen);
-    printf("model: %s, %lld parameters%s; batch %lld = micro-batch %lld x accumulation %lld x %d "
-           "rank%s, %lld tokens a step\n",
-           r->model.model_type, n_params, frozen, (long long)r->batch.train,
-           (long long)r->batch.micro, (long long)r->batch.accum, r->n_ranks,
-           r->n_ranks == 1 ? "" : "s", (long long)(r->batch.train * p->cfg.seq_len));
-    printf("plan: %d ops, %d waits, verified on all ranks\n", train->n_ops, train->n_waits);
-    display_ledger(p);
-    printf("run folder: %s\n", j->log_dir.buf);
+    zt_str_printf(out,
+                  "model: %s, %lld parameters%s; batch %lld = micro-batch %lld x accumulation %lld "
+                  "x %d rank%s, %lld tokens a step\n",
+                  r->model.model_type, n_params, frozen, (long long)r->batch.train,
+                  (long long)r->batch.micro, (long long)r->batch.accum, r->n_ranks,
+                  r->n_ranks == 1 ? "" : "s", (long long)(r->batch.train * p->cfg.seq_len));
+    zt_str_printf(out, "plan: %d ops, %d waits, verified on all ranks\n", train->n_ops,
+                  train->n_waits);
+    display_ledger(p, out);
+    zt_str_printf(out, "run folder: %s\n", j->log_dir.buf);
+}
+
+/* Signals still end us by themselves. */
+static void print_start(const struct job *j)
+{
+    struct zt_str notes = {0}, out = {0};
+    describe_start(j, &notes, &out);
+    fputs(zt_str_get(&notes), stderr);
+    fputs(out.buf, stdout);
     fflush(stdout);
+    zt_str_release(&notes);
+    zt_str_release(&out);
 }
 
 /* What of our environment other hosts need; what the user names comes after it and wins. */
@@ -197,6 +211,7 @@ static int local_nodes(struct zt_launch_node *nodes, int max)
 /* How an attempt ended. */
 struct outcome {
     int rc, code;
+    bool told;          /* to end, between two attempts */
     bool said;          /* why, to a person */
     struct zt_str next; /* what follows from it, for a person */
     struct zt_err err;
@@ -363,9 +378,15 @@ static bool goes_on_waiting(void *ctx, const char *who, double left_s)
     return j->told == 0;
 }
 
-static int told_between(int sig)
+static int told_between(struct job *j, int sig)
 {
-    cmd_error("ended by signal %d (%s) before it began again", sig, strsignal(sig));
+    char text[128];
+    snprintf(text, sizeof text, "ended by signal %d (%s) before it began again", sig,
+             strsignal(sig));
+    if (j->first_ranks)
+        display_say(&j->display, text);
+    else
+        cmd_error("%s", text);
     return code_between(128 + sig);
 }
 
@@ -397,15 +418,21 @@ static int set_up(struct job *j)
     if (!rc)
         rc = zt_train_check(j->r, j->model, &j->notes, &err);
     if (!rc && !zt_fit_fits(j->plan, &j->limits)) {
-        display_ledger(j->plan);
+        struct zt_str ledger = {0};
+        display_ledger(j->plan, &ledger);
+        if (j->first_ranks)
+            zt_str_puts(&j->display.out.buf, ledger.buf);
+        else
+            fputs(ledger.buf, stdout);
         fflush(stdout);
+        zt_str_release(&ledger);
         return cmd_fit_check(j->o.recipe_path, j->plan, &j->limits);
     }
     if (!rc)
         rc = zt_train_check_checkpoints(j->r, j->model, j->o.fresh, &wait, &j->from, &j->notes,
                                         &err);
     if (j->told)
-        return told_between(j->told);
+        return told_between(j, j->told);
     if (rc)
         cmd_error("%s", err.msg);
     return rc ? zt_exit_code(rc) : 0;
@@ -422,12 +449,13 @@ static int set_up_again(struct job *j, bool changed)
     if (code)
         return code;
     if (changed || j->dev.n_workers != j->n_ranks)
-        print_start(j);
+        describe_start(j, &j->display.err.buf, &j->display.out.buf);
     j->n_ranks = j->dev.n_workers;
     if (j->from.len)
-        cmd_error("going on from %s", j->from.buf);
+        zt_str_printf(&j->display.err.buf, "zerotrain: going on from %s\n", j->from.buf);
     else
-        cmd_error("no checkpoint was saved yet: beginning with the first step again");
+        display_say(&j->display,
+                    "no checkpoint was saved yet: beginning with the first step again");
     display_again(&j->display, j->dev.n_workers, j->restart.used);
     set_display(j);
     return 0;
@@ -445,9 +473,10 @@ static bool has_saved(const struct job *j)
     return n > 0;
 }
 
-/* After an attempt: is there another one? Else end->code is the run's. */
+/* After an attempt: is there another one? Else end->code is the run's. It waits for no reader. */
 static bool begin_again(struct job *j, struct outcome *end)
 {
+    const struct zt_launch_sink sink = {.ctx = &j->display, .flush = display_flush};
     struct zt_str left_out = {0};
     double wait_s;
     j->begun = j->begun || (j->display.started && has_saved(j));
@@ -455,34 +484,42 @@ static bool begin_again(struct job *j, struct outcome *end)
         return false;
     cmd_slurm_end(&j->o, end->code);
     display_settle(&j->display);
-    cmd_error("%s", why(end));
+    display_say(&j->display, why(end));
     const bool changed =
         j->o.elastic && cmd_restart_leave_out(&j->restart, &end->result, &j->dev, &j->o, &left_out);
     if (changed)
-        cmd_error("%s", left_out.buf);
-    cmd_error("%s", end->next.buf);
+        display_say(&j->display, left_out.buf);
+    display_say(&j->display, end->next.buf);
     zt_str_release(&left_out);
     zt_str_reset(&end->next);
     end->said = true;
-    int sig = zt_await_ending_signal(wait_s);
+    int sig = cmd_restart_wait(wait_s, &sink);
     if (!sig) {
         end->code = code_between(set_up_again(j, changed));
         sig = is_told(end->code) ? 0 : zt_await_ending_signal(0); /* it came meanwhile */
     }
     if (sig)
-        end->code = told_between(sig);
+        end->code = told_between(j, sig);
+    end->told = is_told(end->code);
     return end->code == 0;
 }
 
 static int finish(struct job *j, struct outcome *end)
 {
-    const bool told = !end->rc && end->result.first_rank < 0 && end->code > 128;
-    const int lost = display_summary(&j->display, end->code, told);
+    const bool told = end->told || end->result.told ||
+                      (!end->rc && end->result.first_rank < 0 && end->code > 128);
+    display_summary(&j->display, end->code);
     if (end->code && !end->said)
-        cmd_error("%s%s%s", why(end), end->next.len ? "\n" : "", zt_str_get(&end->next));
+        display_say(&j->display, why(end));
+    if (end->next.len)
+        display_say(&j->display, end->next.buf);
     zt_str_release(&end->next);
+    cmd_join_leave(&j->o, end->code); /* who has joined waits for no reader of ours */
+    const int lost = display_finish(&j->display, told);
     if (!lost || told)
         return end->code;
+    if (lost == EAGAIN) /* told to end while a reader was waited for, and that is said */
+        return end->code ? end->code : 128 + zt_await_ending_signal(0);
     cmd_error("standard output: %s", strerror(lost));
     return end->code ? end->code : ZT_EXIT_FAILURE;
 }
@@ -507,8 +544,8 @@ static int start_and_wait(struct job *j)
         end.said = false;
         launch(j, &end);
     } while (begin_again(j, &end));
-    cmd_restart_end(&j->restart);
     const int code = finish(j, &end);
+    cmd_restart_end(&j->restart);
     display_release(&j->display);
     return code;
 }
