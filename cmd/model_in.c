@@ -124,7 +124,7 @@ void model_in_read_ahead(struct model_in *in, const struct zt_model *m)
     if (!in->is_ckpt)
         return;
     for (int i = 0; i < m->n_params; i++)
-        zt_ckpt_expect(&in->ckpt, in->tensors[i], ZT_CKPT_PARAM, 0, m->params[i].n_elems, false);
+        zt_ckpt_expect(&in->ckpt, in->tensors[i], ZT_CKPT_PARAM, 0, m->params[i].n_elems);
     zt_ckpt_read_ahead(&in->ckpt);
 }
 

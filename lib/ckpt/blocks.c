@@ -14,8 +14,8 @@ enum {
 
 struct want {
     int file;
-    bool cached;
     size_t block;
+    size_t bytes; /* of it that will be used */
 };
 
 struct zt_blocks {
@@ -29,7 +29,6 @@ struct zt_blocks {
     struct want *wants; /* in the order of reading */
     int64_t n_wants;
     size_t cap;
-    unsigned char **times; /* (n_files) by block: how often it is wanted, up to 2 */
     struct zt_ring *ring;
     int64_t at; /* the want that is held, and those before it are over; -1: none yet */
 
@@ -49,7 +48,6 @@ int zt_blocks_create(const char *path, const struct zt_manifest *m, struct zt_bl
     pthread_mutex_init(&b->lock, NULL);
     b->files = zt_xcalloc(n, sizeof *b->files);
     b->opened = zt_xcalloc(n, sizeof *b->opened);
-    b->times = zt_xcalloc(n, sizeof *b->times);
     if (!b->own) {
         zt_blocks_free(b);
         return zt_err_set(err, ZT_ENOMEM, "%s: no memory for a block of %zu bytes", path,
@@ -69,12 +67,10 @@ void zt_blocks_free(struct zt_blocks *b)
             (void)!zt_direct_close(&b->files[i]);
             free((char *)b->files[i].path);
         }
-        free(b->times[i]);
     }
     pthread_mutex_destroy(&b->lock);
     free(b->files);
     free(b->opened);
-    free(b->times);
     free(b->wants);
     free(b->own);
     free(b);
@@ -99,6 +95,7 @@ static int open_file(struct zt_blocks *b, int file, struct zt_err *err)
     return rc;
 }
 
+/* What is left of a block is for another time, or for another rank: it comes through the page cache. */
 static int read_checked(struct zt_blocks *b, const struct want *w, unsigned char *to,
                         struct zt_err *err)
 {
@@ -107,7 +104,7 @@ static int read_checked(struct zt_blocks *b, const struct want *w, unsigned char
     const size_t n = ZT_MIN(b->m->block_bytes, f->bytes - begin);
     int rc = open_file(b, w->file, err);
     if (!rc)
-        rc = zt_direct_read(&b->files[w->file], w->cached, to, n, begin, err);
+        rc = zt_direct_read(&b->files[w->file], w->bytes < n, to, n, begin, err);
     if (rc)
         return rc;
     const struct zt_ckpt_sum sum = zt_ckpt_sum_of(to, n);
@@ -120,18 +117,17 @@ static int read_checked(struct zt_blocks *b, const struct want *w, unsigned char
 
 /* ---- ahead ---- */
 
-void zt_blocks_expect(struct zt_blocks *b, int file, size_t block, bool cached)
+void zt_blocks_expect(struct zt_blocks *b, int file, size_t block, size_t bytes)
 {
-    const struct want *last = b->n_wants ? &b->wants[b->n_wants - 1] : NULL;
+    struct want *last = b->n_wants ? &b->wants[b->n_wants - 1] : NULL;
     ZT_ASSERT(!b->ring);
-    if (last && last->file == file && last->block == block)
+    if (last && last->file == file && last->block == block) {
+        last->bytes += bytes;
         return;
+    }
     ZT_GROW(b->wants, (size_t)b->n_wants + 1, b->cap);
     ZT_ASSERT(b->wants);
-    b->wants[b->n_wants++] = (struct want){file, cached, block};
-    if (!b->times[file])
-        b->times[file] = zt_xcalloc(b->m->files[file].n_sums, 1);
-    b->times[file][block] = (unsigned char)(b->times[file][block] ? 2 : 1);
+    b->wants[b->n_wants++] = (struct want){file, block, bytes};
 }
 
 static int read_wanted(void *ctx, int64_t i, unsigned char *slot, struct zt_err *err)
@@ -155,8 +151,6 @@ void zt_blocks_read_ahead(struct zt_blocks *b)
     ZT_ASSERT(!b->ring);
     if (n == 0)
         return;
-    for (int64_t i = 0; i < b->n_wants; i++)
-        b->wants[i].cached |= b->times[b->wants[i].file][b->wants[i].block] > 1;
     if (zt_ring_create(&o, &b->ring, &ignored) == 0)
         zt_ring_allow(b->ring, n);
 }
@@ -184,7 +178,7 @@ int zt_blocks_get(struct zt_blocks *b, int file, size_t block, const unsigned ch
     if (is_next(b, file, block)) {
         rc = take_next(b, err);
     } else if (b->held_file != file || b->held_block != block) {
-        const struct want w = {file, true, block};
+        const struct want w = {file, block, 0};
         b->held_file = -1;
         b->held = b->own;
         rc = read_checked(b, &w, b->own, err);

@@ -2,9 +2,8 @@
  * blocks.h: the blocks of a checkpoint's files, whose checksums are checked when they are read. Internal to
  * lib/ckpt; for one thread at a time.
  *
- * Blocks that were expected are read ahead by threads, in that order, ZT_CKPT_READ_BYTES at most. One that is
- * expected twice, as where a range ends in the middle of it and another begins, comes from the page cache the
- * second time.
+ * Blocks that were expected are read ahead by threads, in that order, ZT_CKPT_READ_BYTES at most. One of which
+ * only a part is used comes through the page cache: the rest is wanted later, or by another rank.
  */
 #ifndef ZT_CKPT_BLOCKS_H
 #define ZT_CKPT_BLOCKS_H
@@ -16,8 +15,11 @@ int zt_blocks_create(const char *path, const struct zt_manifest *m, struct zt_bl
                      struct zt_err *err) ZT_MUST_CHECK;
 void zt_blocks_free(struct zt_blocks *b); /* accepts NULL */
 
-/* The next block that will be asked for; the same one again counts once. Before reading ahead begins. */
-void zt_blocks_expect(struct zt_blocks *b, int file, size_t block, bool cached);
+/*
+ * The next block that will be asked for, and how many bytes of it will be used; the same one again is the same
+ * block, of which more is used. Before reading ahead begins.
+ */
+void zt_blocks_expect(struct zt_blocks *b, int file, size_t block, size_t bytes);
 void zt_blocks_read_ahead(struct zt_blocks *b); /* once */
 
 /* Where its bytes can be read until the next call. ZT_EINPUT: its checksum is wrong. */

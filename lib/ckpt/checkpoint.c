@@ -145,7 +145,7 @@ int zt_ckpt_read_f32(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_
 }
 
 void zt_ckpt_expect(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_ckpt_part_kind part,
-                    int64_t begin, int64_t n, bool cached)
+                    int64_t begin, int64_t n)
 {
     const struct zt_ckpt_part *of = &t->parts[part];
     const size_t elem = zt_dtype_bytes(of->dtype), block = c->m.block_bytes;
@@ -156,7 +156,8 @@ void zt_ckpt_expect(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_c
         const size_t at = p->offset + (size_t)(lo - p->begin) * elem;
         const size_t stop = p->offset + (size_t)(hi - p->begin) * elem;
         for (size_t b = at / block; b * block < stop && lo < hi; b++)
-            zt_blocks_expect(c->blocks, p->file, b, cached);
+            zt_blocks_expect(c->blocks, p->file, b,
+                             ZT_MIN(stop, (b + 1) * block) - ZT_MAX(at, b * block));
     }
 }
 
@@ -170,7 +171,7 @@ int zt_ckpt_verify(struct zt_ckpt *c, struct zt_err *err)
     const unsigned char *bytes;
     for (int f = 0; f < c->m.n_files; f++)
         for (size_t b = 0; b < c->m.files[f].n_sums; b++)
-            zt_blocks_expect(c->blocks, f, b, false);
+            zt_blocks_expect(c->blocks, f, b, c->m.block_bytes);
     int rc = 0;
     zt_blocks_read_ahead(c->blocks);
     for (int f = 0; f < c->m.n_files && !rc; f++)

@@ -189,11 +189,10 @@ int zt_ckpt_read_f32(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_
 
 /*
  * What zt_ckpt_read_f32 will be asked for, range by range in that order; then read_ahead, once: threads read
- * and check the blocks before they are wanted. `cached`: other processes of this host read the same ones, so
- * they go through the page cache. Reading anything else, or in another order, works as without.
+ * and check the blocks before they are wanted. Reading anything else, or in another order, works as without.
  */
 void zt_ckpt_expect(struct zt_ckpt *c, const struct zt_ckpt_tensor *t, enum zt_ckpt_part_kind part,
-                    int64_t begin, int64_t n, bool cached);
+                    int64_t begin, int64_t n);
 void zt_ckpt_read_ahead(struct zt_ckpt *c);
 
 /* Read all files and check all blocks. Once, with nothing expected. */

@@ -30,7 +30,7 @@ int zt_direct_open(struct zt_direct *f, const char *path, bool direct,
                    struct zt_err *err) ZT_MUST_CHECK;
 int zt_direct_close(struct zt_direct *f); /* of close(2) */
 
-/* Bytes [at, at + n), all of them. `cached`: through the page cache, for others who read them too. */
+/* Bytes [at, at + n), all of them. `cached`: through the page cache, where more of them is wanted. */
 int zt_direct_read(struct zt_direct *f, bool cached, void *out, size_t n, size_t at,
                    struct zt_err *err) ZT_MUST_CHECK;
 /* Their way to the disk has begun when this returns; fsync tells whether they came there. */

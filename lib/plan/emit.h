@@ -142,7 +142,7 @@ void zt_emit_eval(struct zt_emit *e); /* emit_eval.c */
 void zt_emit_generate(struct zt_emit *e);
 void zt_emit_snapshot(struct zt_emit *e); /* emit_save.c: the persistent buffers of SAVE */
 void zt_emit_save(struct zt_emit *e);
-void zt_emit_load(struct zt_emit *e);
+void zt_emit_load(struct zt_emit *e); /* emit_load.c */
 void zt_emit_agree(struct zt_emit *e);
 
 /* The persistent buffer that holds a unit's values for UPDATE: master, or the parameters themselves. */
@@ -151,11 +151,18 @@ static inline int zt_emit_values(const struct zt_unit_state *s)
     return s->master >= 0 ? s->master : s->param;
 }
 
-/*
- * INIT, or LOAD: what persists gets its values. Staging as large as the largest unit is used again for
- * each.
- */
-void zt_emit_first_values(struct zt_emit *e, enum zt_program_kind kind);
+/* What the rows of INIT and LOAD write of a unit on the host, used again for each: as large as the largest. */
+struct zt_first_bufs {
+    struct zt_host_copy copies; /* of what lives on a disk */
+    int staging;                /* fp32 values as they come from the source */
+};
+
+/* Start INIT or LOAD; `full`: whole units are staged, else slices. And its end: the first batch. */
+struct zt_first_bufs zt_emit_first_begin(struct zt_emit *e, enum zt_program_kind kind, bool full);
+void zt_emit_first_end(struct zt_emit *e);
+
+/* Write all of a buffer or, of one that lives on the disk, as many bytes of its copy; -1: nothing. */
+void zt_emit_first(struct zt_emit *e, enum zt_role role, int home, int copy);
 
 void zt_emit_vote(struct zt_emit *e); /* its row */
 
@@ -174,7 +181,10 @@ void zt_emit_write_state(struct zt_emit *e, int u);
 /* READ of this rank's slice of parameters; the copy. */
 int zt_emit_read_param(struct zt_emit *e, int u, const char *name, int mb);
 
-/* INIT: WRITE of first values; each copy lies at the front of a buffer of the size of the largest unit. */
+/*
+ * INIT, LOAD: WRITE of first values, of those parts that `c` has; each copy lies at the front of a buffer of the
+ * size of the largest unit.
+ */
 void zt_emit_write_first(struct zt_emit *e, int u, const struct zt_host_copy *c);
 
 /* ---- rows of one segment (emit_compute.c) ---- */

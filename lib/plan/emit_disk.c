@@ -63,24 +63,33 @@ void zt_emit_read_state(struct zt_emit *e, int u)
         pair(e, op, ZT_R_HPARAM, s->param, s->copy.param);
 }
 
-/* States and parameters of `from` that live on the disk. */
+static bool goes_back(const struct zt_emit *e, int from, int home)
+{
+    return from >= 0 && home >= 0 && e->p->bufs[home].arena == ZT_AR_DISK;
+}
+
+/* States and parameters that live on the disk and have a copy in `from`. */
 static void write_row(struct zt_emit *e, int u, const struct zt_host_copy *from,
                       enum zt_predicate predicate)
 {
     const struct zt_unit_state *s = &e->units[u];
-    const bool state = e->state_arena == ZT_AR_DISK && s->m >= 0;
-    if (!state && e->param_arena != ZT_AR_DISK)
-        return;
-    struct zt_op *op = begin_row(e, ZT_OP_WRITE, u, -1);
-    op->predicate = predicate;
-    if (state && s->master >= 0)
-        pair(e, op, ZT_R_MASTER, from->master, s->master);
-    if (state)
-        pair(e, op, ZT_R_M, from->m, s->m);
-    if (state && s->v >= 0)
-        pair(e, op, ZT_R_V, from->v, s->v);
-    if (e->param_arena == ZT_AR_DISK)
-        pair(e, op, ZT_R_HPARAM, from->param, s->param);
+    const struct {
+        enum zt_role role;
+        int from, home;
+    } parts[] = {{ZT_R_MASTER, from->master, s->master},
+                 {ZT_R_M, from->m, s->m},
+                 {ZT_R_V, from->v, s->v},
+                 {ZT_R_HPARAM, from->param, s->param}};
+    struct zt_op *op = NULL;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(parts); i++) {
+        if (!goes_back(e, parts[i].from, parts[i].home))
+            continue;
+        if (!op) {
+            op = begin_row(e, ZT_OP_WRITE, u, -1);
+            op->predicate = predicate;
+        }
+        pair(e, op, parts[i].role, parts[i].from, parts[i].home);
+    }
 }
 
 void zt_emit_write_state(struct zt_emit *e, int u)

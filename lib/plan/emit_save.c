@@ -1,8 +1,8 @@
 #include "plan/emit.h"
 
 /*
- * Checkpoints: SAVE copies the state aside, LOAD brings it back, AGREE tells every rank what the others
- * have to say between two steps.
+ * Checkpoints: SAVE copies the state aside, AGREE tells every rank what the others have to say between two
+ * steps. LOAD, which brings it back, is in emit_load.c.
  */
 
 /* A host buffer for this rank's slice of `of`; -1 where there is no such state. */
@@ -62,11 +62,6 @@ void zt_emit_save(struct zt_emit *e)
         save_part(e, u, ZT_R_M, s->m, s->snap_m);
         save_part(e, u, ZT_R_V, s->v, s->snap_v);
     }
-}
-
-void zt_emit_load(struct zt_emit *e)
-{
-    zt_emit_first_values(e, ZT_PROG_LOAD);
 }
 
 void zt_emit_agree(struct zt_emit *e)

@@ -138,14 +138,9 @@ void zt_emit_count(struct zt_emit *e)
     zt_emit_whole(e, ZT_R_COUNT, ZT_WRITE, e->count);
 }
 
-/* What the rows of INIT and LOAD write of a unit: where it lives or, of what lives on the disk, a copy. */
-struct first_bufs {
-    const struct zt_host_copy *copies;
-    int staging; /* fp32 values as they come from the source */
-};
+/* ---- INIT ---- */
 
-/* All of a buffer or, of one that lives on the disk, as many bytes of its copy. */
-static void write_first(struct zt_emit *e, enum zt_role role, int home, int copy)
+void zt_emit_first(struct zt_emit *e, enum zt_role role, int home, int copy)
 {
     if (home >= 0 && e->p->bufs[home].arena == ZT_AR_DISK)
         zt_emit_access(e, role, ZT_WRITE, copy, 0, e->p->bufs[home].used);
@@ -153,59 +148,23 @@ static void write_first(struct zt_emit *e, enum zt_role role, int home, int copy
         zt_emit_whole(e, role, ZT_WRITE, home);
 }
 
-/* LOAD has rows of their own for the moments. */
-static void write_state(struct zt_emit *e, const struct zt_unit_state *s,
+static void first_state(struct zt_emit *e, const struct zt_unit_state *s,
                         const struct zt_host_copy *copies)
 {
-    write_first(e, ZT_R_MASTER, s->master, copies->master);
-    if (e->prog->kind == ZT_PROG_LOAD)
-        return;
-    write_first(e, ZT_R_M, s->m, copies->m);
-    write_first(e, ZT_R_V, s->v, copies->v);
-}
-
-/* LOAD: a moment, to where the host updates it. */
-static void load_on_host(struct zt_emit *e, int u, enum zt_role role, int home, int copy)
-{
-    if (home < 0)
-        return;
-    struct zt_op *op = zt_emit_op(e, ZT_OP_LOAD_UNIT, ZT_ST_HOST, u, -1, -1);
-    op->dtype = ZT_F32;
-    op->cost_kind = ZT_COST_HOST;
-    op->cost = (double)e->p->bufs[home].used;
-    write_first(e, role, home, copy);
-}
-
-/* LOAD: a moment, through the staging to the device. */
-static void load_to_device(struct zt_emit *e, int u, enum zt_role role, enum zt_role staged,
-                           int home, int staging)
-{
-    if (home < 0)
-        return;
-    const size_t bytes = e->p->bufs[home].used;
-    struct zt_op *op = zt_emit_op(e, ZT_OP_LOAD_UNIT, ZT_ST_HOST, u, -1, -1);
-    op->dtype = ZT_F32;
-    op->cost_kind = ZT_COST_HOST;
-    op->cost = (double)bytes;
-    zt_emit_access(e, staged, ZT_WRITE, staging, 0, bytes);
-    op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, u, -1, -1);
-    op->dtype = ZT_F32;
-    op->cost_kind = ZT_COST_PCIE;
-    op->cost = (double)bytes;
-    zt_emit_access(e, staged, ZT_READ, staging, 0, bytes);
-    zt_emit_whole(e, role, ZT_WRITE, home);
+    zt_emit_first(e, ZT_R_MASTER, s->master, copies->master);
+    zt_emit_first(e, ZT_R_M, s->m, copies->m);
+    zt_emit_first(e, ZT_R_V, s->v, copies->v);
 }
 
 /*
  * Values of one unit: fp32 on the host, then parameters, master and zeroed moments; what lives on the
- * host or the disk never passes through the device. The staging is as large as the largest unit and used
- * again for each, so that starting takes no more host memory.
+ * host or the disk never passes through the device.
  */
-static void first_values(struct zt_emit *e, int u, const struct first_bufs *f)
+static void first_values(struct zt_emit *e, int u, const struct zt_first_bufs *f)
 {
     const struct zt_unit *unit = &e->p->units[u];
     const struct zt_unit_state *s = &e->units[u];
-    const bool full = e->rows.params_full, loads = e->prog->kind == ZT_PROG_LOAD;
+    const bool full = e->rows.params_full;
     const size_t bytes =
         (size_t)(full ? unit->padded_elems : unit->slice_elems) * zt_dtype_bytes(ZT_F32);
     struct zt_op *op = zt_emit_op(e, ZT_OP_LOAD_UNIT, ZT_ST_HOST, u, -1, -1);
@@ -214,14 +173,10 @@ static void first_values(struct zt_emit *e, int u, const struct first_bufs *f)
     op->cost = (double)bytes;
     zt_emit_access(e, ZT_R_HPARAM, ZT_WRITE, f->staging, 0, bytes);
     if (e->params_on_host)
-        write_first(e, ZT_R_SHARD, s->param, f->copies->param);
+        zt_emit_first(e, ZT_R_SHARD, s->param, f->copies.param);
     if (e->update_on_host)
-        write_state(e, s, f->copies);
-    if (e->update_on_host && loads) {
-        load_on_host(e, u, ZT_R_M, s->m, f->copies->m);
-        load_on_host(e, u, ZT_R_V, s->v, f->copies->v);
-    }
-    zt_emit_write_first(e, u, f->copies);
+        first_state(e, s, &f->copies);
+    zt_emit_write_first(e, u, &f->copies);
     if (e->params_on_host && (e->update_on_host || unit->frozen))
         return;
 
@@ -232,16 +187,11 @@ static void first_values(struct zt_emit *e, int u, const struct first_bufs *f)
     zt_emit_access(e, ZT_R_HPARAM, ZT_READ, f->staging, 0, bytes);
     if (!e->params_on_host)
         zt_emit_whole(e, full ? ZT_R_PARAM : ZT_R_SHARD, ZT_WRITE, s->param);
-    if (e->update_on_host)
-        return;
-    write_state(e, s, f->copies);
-    if (loads) {
-        load_to_device(e, u, ZT_R_M, ZT_R_HM, s->m, f->staging);
-        load_to_device(e, u, ZT_R_V, ZT_R_HV, s->v, f->staging);
-    }
+    if (!e->update_on_host)
+        first_state(e, s, &f->copies);
 }
 
-/* Room for one unit after another, in INIT. */
+/* Room for one unit after another. */
 static int staging_buf(struct zt_emit *e, const char *name, bool full, enum zt_dtype dtype)
 {
     int64_t most = 0;
@@ -274,23 +224,28 @@ static struct zt_host_copy staging_bufs(struct zt_emit *e)
     return c;
 }
 
-void zt_emit_first_values(struct zt_emit *e, enum zt_program_kind kind)
+struct zt_first_bufs zt_emit_first_begin(struct zt_emit *e, enum zt_program_kind kind, bool full)
 {
     zt_emit_begin(e, kind, e->p->cfg.micro_batch, true);
-    const struct zt_host_copy copies = staging_bufs(e);
-    const struct first_bufs first = {&copies,
-                                     staging_buf(e, "staging", e->rows.params_full, ZT_F32)};
+    const struct zt_first_bufs f = {.copies = staging_bufs(e),
+                                    .staging = staging_buf(e, "staging", full, ZT_F32)};
     struct zt_op *op = zt_emit_op(e, ZT_OP_FETCH, ZT_ST_COPY_IN, -1, -1, -1);
     op->cost_kind = ZT_COST_PCIE;
     op->cost = sizeof(struct zt_step_block);
     zt_emit_whole(e, ZT_R_STEP, ZT_WRITE, e->step);
-    for (int u = 0; u < e->p->n_units; u++)
-        first_values(e, u, &first);
+    return f;
+}
+
+void zt_emit_first_end(struct zt_emit *e)
+{
     zt_emit_load_batch(e, &e->train_batch);
     zt_emit_count(e);
 }
 
 void zt_emit_init(struct zt_emit *e)
 {
-    zt_emit_first_values(e, ZT_PROG_INIT);
+    const struct zt_first_bufs f = zt_emit_first_begin(e, ZT_PROG_INIT, e->rows.params_full);
+    for (int u = 0; u < e->p->n_units; u++)
+        first_values(e, u, &f);
+    zt_emit_first_end(e);
 }

@@ -165,7 +165,8 @@ struct zt_access {
  *                         else: r GRAD or CAST, [w STAGE], GSHARD (w: overwrite, rw: add STAGE)
  *                         N = 1: r GRAD (group 0, nothing travels)
  *                         last_use: w PARTIAL of the unit, from the reduced slice
- *   ALLGATHER   COMM      in place: r PARAM or GRAD own, w others; or r GSHARD, w GRAD
+ *   ALLGATHER   COMM      in place: r PARAM or GRAD own, w others; or r GSHARD, w GRAD. LOAD: MASTER, M and V
+ *                         too, or r a slice of the same role, w it whole
  *   NORM        COMM      r PARTIAL (the whole norm record), r COUNT, w PARTIALS_ALL, rw STEP
  *                         Eval: r LOSS (zt_eval_record), w PARTIALS_ALL
  *   VOTE        COMM      w REQUEST (the host's wish, then sent), w VOTE, rw STEP
@@ -200,9 +201,10 @@ struct zt_access {
  * new buffer, before the run behind it is made again: two inputs are on the device at a time.
  *
  * Checkpoints. SAVE, one row for each part of a unit's state: SAVE_UNIT (COPY_OUT; HOST where the state is
- * on the host) r MASTER, PARAM, SHARD, M or V, this rank's slice, w SNAPSHOT. LOAD is INIT whose moments are
- * loaded too: after the rows of the values, LOAD_UNIT w HM, FETCH r HM, w M; the same for V; on the host
- * LOAD_UNIT w M. AGREE: VOTE, and RESULT r VOTE, w RESULT: what all ranks have to say between two steps.
+ * on the host) r MASTER, PARAM, SHARD, M or V, this rank's slice, w SNAPSHOT. LOAD has INIT's rows for the
+ * values, but of this rank's slice, without M and V, and each followed by the ALLGATHER of what is held whole;
+ * behind those of all units, for each LOAD_UNIT w HM, FETCH r HM, w M, [ALLGATHER M]; then the same for V; on
+ * the host LOAD_UNIT w M. AGREE: VOTE, and RESULT r VOTE, w RESULT: what all ranks have to say between two steps.
  */
 enum zt_op_kind {
     ZT_OP_LOAD_BATCH,
@@ -215,7 +217,7 @@ enum zt_op_kind {
     ZT_OP_BACKWARD,
     ZT_OP_CAST,      /* gradient -> communication type */
     ZT_OP_REDUCE,    /* reduce-scatter, accumulation and norm partial */
-    ZT_OP_ALLGATHER, /* parameters (stages 1, 2), gradients (stage 0) */
+    ZT_OP_ALLGATHER, /* parameters (stages 1, 2), gradients (stage 0); LOAD: all that is whole */
     ZT_OP_NORM,
     ZT_OP_VOTE,
     ZT_OP_UPDATE,

@@ -10,7 +10,7 @@
  *
  *   ops.h       streams, units, buffers, and the table of rows with their operands
  *   units.c     tensors -> units with aligned slices
- *   emit*.c     the rows; the stage table is in emit.c and nowhere else; emit_save.c: checkpoints
+ *   emit*.c     the rows; the stage table is in emit.c and nowhere else; emit_save.c, emit_load.c: checkpoints
  *   gather.c    prefetch window of stage 3
  *   fold.c      many micro-batches planned by a few of them, and made whole
  *   lifetime.c  when each transient is live, widened by a simulated schedule

@@ -11,19 +11,13 @@ void zt_do_gather(const struct zt_op_ctx *c)
                         zt_op_arg(c, ZT_R_PARAM, 0), c->op->count, c->op->dtype);
 }
 
-/*
- * Parameters (stages 1, 2) or gradients (stage 0); in place unless the slice is a buffer of its
- * own.
- */
+/* What the ranks hold whole, from their slices; in place unless the slice is a buffer of its own. */
 void zt_do_allgather(const struct zt_op_ctx *c)
 {
-    bool params = zt_op_operand(c->prog, c->op, ZT_R_PARAM, 0) != NULL;
-    enum zt_role role = params ? ZT_R_PARAM : ZT_R_GRAD;
-    const void *send = zt_op_arg(c, ZT_R_GSHARD, 0);
-    if (!send)
-        send = zt_op_arg(c, role, 0); /* own slice comes first */
-    c->coll->all_gather(c->e->coll, c->s, c->op->group, send, zt_op_whole(c, role).ptr,
-                        c->op->count, c->op->dtype);
+    const struct zt_access *own = &c->prog->accesses[c->op->first_access];
+    const struct zt_access *last = own + c->op->n_accesses - 1;
+    c->coll->all_gather(c->e->coll, c->s, c->op->group, zt_engine_at(c->e, own),
+                        zt_engine_buf(c->e, last->buf), c->op->count, c->op->dtype);
 }
 
 void zt_do_release(const struct zt_op_ctx *c)

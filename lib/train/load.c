@@ -116,12 +116,11 @@ void zt_load_expect(struct zt_load *l, const struct zt_plan *p, int unit,
                     enum zt_ckpt_part_kind part, int64_t begin, int64_t n)
 {
     const struct zt_unit *u = &p->units[unit];
-    const bool by_all = p->n_shards > 1 && n == u->padded_elems;
     for (int i = 0; i < u->n_params; i++) {
         int64_t lo, hi;
         const struct zt_ckpt_tensor *t = overlap(l, p, unit, i, part, begin, begin + n, &lo, &hi);
         if (t)
-            zt_ckpt_expect(&l->ckpt, t, part, lo, hi - lo, by_all);
+            zt_ckpt_expect(&l->ckpt, t, part, lo, hi - lo);
     }
 }
 

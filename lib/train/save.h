@@ -97,10 +97,7 @@ int zt_load_open(struct zt_load *l, const char *path, const struct zt_recipe *r,
                  const struct zt_model *m, struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
 void zt_load_close(struct zt_load *l); /* accepts a zeroed one */
 
-/*
- * From now on read what the rows of LOAD will ask for before they do, in their order (handlers_move.c). What
- * every rank reads whole goes through the page cache, once for all ranks of a host.
- */
+/* From now on read what the rows of LOAD will ask for before they do, in their order (handlers_move.c). */
 void zt_load_read_ahead(struct zt_load *l, const struct zt_plan *p);
 void zt_load_expect(struct zt_load *l, const struct zt_plan *p, int unit,
                     enum zt_ckpt_part_kind part, int64_t begin, int64_t n);

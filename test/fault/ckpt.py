@@ -260,6 +260,7 @@ def damaged(base):
     ways = {
         "a bit of a file is flipped": ("rank-00001.safetensors", lambda p: flip(p, -5000)),
         "a bit of another's first part": ("rank-00000.safetensors", lambda p: flip(p, 5000)),
+        "a bit of what others gather": ("rank-00001.safetensors", lambda p: flip(p, 5000)),
         "a file is cut": ("rank-00001.safetensors", lambda p: os.truncate(p, 5000)),
         "a file is empty": ("rank-00000.safetensors", lambda p: os.truncate(p, 0)),
         "a file is missing": ("rank-00000.safetensors", lambda p: p.unlink()),

@@ -8,6 +8,7 @@ and the losses go on within rounding. Prints one test line each.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -226,6 +227,28 @@ def position():
     test("resume with another batch ends with the epoch", epochs)
 
 
+def bytes_read():
+    """By read(2) and its like, of this process and all that have ended below it."""
+    return int(re.search(r"^rchar: (\d+)", pathlib.Path("/proc/self/io").read_text(), re.M).group(1))
+
+
+def read_once():
+    """All ranks together read a checkpoint's bytes about once, whatever each of them holds whole."""
+    def check(stage, ranks):
+        with Folder() as f:
+            r = text_recipe(**{"train.steps": 1, "zero_optimization.stage": stage, "bf16.enabled": True})
+            r["model"].update(n_embd=384, n_layer=3)
+            f.start(ranks, saving(r, f))
+            size = sum(p.stat().st_size for p in (f.ck / "step-000001").glob("rank-*"))
+            begun = bytes_read()
+            f.start(ranks, saving(r, f), "--resume=auto")
+            times = (bytes_read() - begun) / size
+            assert 0.9 < times < 1.3, f"{times:.2f} times its {size} bytes"
+
+    for stage in (0, 2) if QUICK else range(4):
+        test(f"resume reads once, stage={stage}", lambda a=stage: check(a, 4))
+
+
 def folders():
     """What is refused, and what is moved aside."""
     def refused():
@@ -305,5 +328,6 @@ if __name__ == "__main__":
     any_topology()
     types()
     position()
+    read_once()
     folders()
     end()

@@ -105,6 +105,82 @@ static int part_of(const struct zt_plan *p, const struct zt_access *a)
     }
 }
 
+/* The part that a row of LOAD reads, and the operand that its bytes go to. */
+static int loaded_part(const struct zt_program *g, const struct zt_op *op,
+                       const struct zt_access **to)
+{
+    static const enum zt_role roles[][2] = {
+        {ZT_R_HPARAM, ZT_R_HPARAM}, {ZT_R_HM, ZT_R_M}, {ZT_R_HV, ZT_R_V}};
+    for (int part = 0; part < 3; part++)
+        for (int i = 0; i < 2; i++)
+            if ((*to = zt_op_operand(g, op, roles[part][i], 0)))
+                return part;
+    return -1;
+}
+
+/* Each rank reads its slice of each part once, in the order of the files: values of all units, m, v. */
+static void reads_each_slice_once(struct fixture *f)
+{
+    const struct zt_plan *p = f->plan;
+    const struct zt_program *g = &p->programs[ZT_PROG_LOAD];
+    const struct zt_access *to;
+    int next = 0;
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct zt_op *op = &g->ops[i];
+        if (op->kind != ZT_OP_LOAD_UNIT)
+            continue;
+        CHECK_INT(loaded_part(g, op, &to) * p->n_units + op->unit, next++);
+        RETURN_IF_FAILED();
+        CHECK_INT(to->end - to->begin, (size_t)p->units[op->unit].slice_elems * sizeof(float));
+    }
+    CHECK_INT(next, 3 * p->n_units);
+}
+
+TEST(save_load_reads_each_slice_once)
+{
+    struct fixture f;
+    setup(&f);
+    each(&f, reads_each_slice_once);
+    teardown(&f);
+}
+
+/* What a rank holds whole it gets from the others, from where they can read it; a slice stays as it is. */
+static void gathers_what_is_whole(struct fixture *f)
+{
+    const struct zt_plan *p = f->plan;
+    const struct zt_program *g = &p->programs[ZT_PROG_LOAD];
+    int *gathered = zt_xcalloc((size_t)p->n_bufs, sizeof *gathered);
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct zt_op *op = &g->ops[i];
+        const struct zt_access *a = &g->accesses[op->first_access];
+        if (op->kind != ZT_OP_ALLGATHER)
+            continue;
+        const struct zt_access *to = &a[op->n_accesses - 1];
+        CHECK(p->bufs[a->buf].arena == ZT_AR_SHARED && p->bufs[to->buf].program < 0);
+        CHECK_INT(op->group, p->units[op->unit].shard_group);
+        CHECK_INT(op->count, p->units[op->unit].slice_elems);
+        CHECK_INT(op->dtype, p->bufs[to->buf].dtype);
+        CHECK_INT(a->end - a->begin, (size_t)op->count * zt_dtype_bytes(op->dtype));
+        gathered[to->buf]++;
+    }
+    for (int b = 0; b < p->n_bufs; b++) {
+        const struct zt_buf *buf = &p->bufs[b];
+        const bool state = buf->program < 0 && buf->cat != ZT_CAT_SNAPSHOT && buf->unit >= 0;
+        const bool whole = state && buf->used == (size_t)p->units[buf->unit].padded_elems *
+                                                     zt_dtype_bytes(buf->dtype);
+        CHECK_INT(gathered[b], whole && p->n_shards > 1);
+    }
+    free(gathered);
+}
+
+TEST(save_load_gathers_what_is_whole)
+{
+    struct fixture f;
+    setup(&f);
+    each(&f, gathers_what_is_whole);
+    teardown(&f);
+}
+
 /* Every row copies this rank's slice of one part, by the stream of its home; each part once. */
 static void copies_each_part_once(struct fixture *f)
 {
