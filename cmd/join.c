@@ -38,7 +38,7 @@ static int check_options(const struct cmd_options *o, const struct zt_place *p)
     return 0;
 }
 
-static int take_part(const struct zt_meeting *m, const char *host)
+static int take_part(struct zt_meeting *m, const char *host)
 {
     struct zt_err err = {0};
     int code = 0;

@@ -245,6 +245,8 @@ int zt_meeting_of_env(const struct zt_env *env, const struct zt_place *place,
         rc = read_secret(path, out->secret, err);
     if (!rc && several)
         rc = find_hosts(env, place, out, err);
+    if (rc)
+        explicit_bzero(out->secret, sizeof out->secret);
     return rc;
 }
 

@@ -71,7 +71,7 @@ struct zt_meeting {
  * Of a process that a launcher has started (detect.h). One host, or several: then ZT_JOB_SECRET_FILE is needed, a
  * file of 16 bytes or more that is ours and that nobody else may read; and MASTER_ADDR, but under srun, which names
  * its first host. The port is MASTER_PORT, or one more where torchrun itself holds that; under srun it comes from the
- * numbers of job and step.
+ * numbers of job and step. On failure no secret is left in *out.
  */
 int zt_meeting_of_env(const struct zt_env *env, const struct zt_place *place,
                       struct zt_meeting *out, struct zt_err *err) ZT_MUST_CHECK;
@@ -191,9 +191,10 @@ int zt_meeting_dial(const struct zt_meeting *m, enum zt_party_kind kind, struct 
 
 /*
  * Join, and wait for the job's end; *exit_code is the job's. ZT_EPEER: rank 0 did not come, does not want us, or is
- * gone. host: Slurm's name of this host, or NULL. Blocks, and handles SIGINT, SIGTERM, SIGUSR1 and their like.
+ * gone. host: Slurm's name of this host, or NULL. Blocks, and handles SIGINT, SIGTERM, SIGUSR1 and their like. The
+ * secret in *m is wiped: once it is let in, or has told its agents, and in any case.
  */
-int zt_member_run(const struct zt_meeting *m, const char *host, int *exit_code,
+int zt_member_run(struct zt_meeting *m, const char *host, int *exit_code,
                   struct zt_err *err) ZT_MUST_CHECK;
 
 /* What a process says of itself; rank 0 of itself too. */

@@ -78,13 +78,18 @@ static void send_party(struct zt_link *link, const struct zt_meeting *m, const c
 
 /* ---- waiting ---- */
 
+static void forget_secret(struct zt_meeting *m)
+{
+    explicit_bzero(m->secret, sizeof m->secret);
+}
+
 struct child {
     pid_t pid; /* 0: none */
     int sock;  /* a byte comes when it has joined */
 };
 
 struct member {
-    const struct zt_meeting *meeting;
+    struct zt_meeting *meeting;
     struct zt_link link;
     int sig_fd;
     bool started; /* the agents */
@@ -125,6 +130,7 @@ static int start_agents(struct member *m, struct zt_err *err)
     m->started = true;
     for (int i = 0; i < ZT_PARTY_AGENTS && !rc; i++)
         rc = start_agent(m, &m->agents[i], err);
+    forget_secret(m->meeting);
     return rc;
 }
 
@@ -254,13 +260,14 @@ static int block_signals(struct member *m, sigset_t *before, struct zt_err *err)
     return 0;
 }
 
-int zt_member_run(const struct zt_meeting *meeting, const char *host, int *exit_code,
-                  struct zt_err *err)
+int zt_member_run(struct zt_meeting *meeting, const char *host, int *exit_code, struct zt_err *err)
 {
     struct member m = {.meeting = meeting, .exit_code = -1};
     sigset_t before;
     prctl(PR_SET_NAME, "zerotrain-wait");
     int rc = zt_meeting_dial(meeting, ZT_PARTY_PROCESS, &m.link, err);
+    if (rc || meeting->local_rank > 0) /* else it is for our agents, too */
+        forget_secret(meeting);
     if (!rc)
         rc = block_signals(&m, &before, err);
     if (!rc) {
@@ -271,6 +278,7 @@ int zt_member_run(const struct zt_meeting *meeting, const char *host, int *exit_
         sigprocmask(SIG_SETMASK, &before, NULL);
     }
     zt_link_close(&m.link);
+    forget_secret(meeting);
     *exit_code = m.exit_code;
     return rc ? zt_err_wrap(err, "joining the job that %s has started, as rank %d of %d",
                             meeting->by, meeting->rank, meeting->world)

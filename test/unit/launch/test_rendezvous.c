@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -186,22 +187,34 @@ static int open_for_hosts(struct zt_meeting *m, struct zt_rendezvous *r, struct 
     return 0;
 }
 
-enum { SAYS_BYTES = 1000 };
+enum { SAYS_BYTES = 1000, RANKS_MAX = 8 };
+
+/* What a process that joins knows of the meeting, as its parent sees it too. By rank. */
+static struct zt_meeting *known_to(int rank)
+{
+    static struct zt_meeting *v;
+    if (!v)
+        v = mmap(NULL, RANKS_MAX * sizeof *v, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                 -1, 0);
+    ZT_ASSERT(v != MAP_FAILED && rank < RANKS_MAX);
+    return &v[rank];
+}
 
 /* A process that joins; what it says in the end goes to *says. It leaves with the job's code, or 200. */
 static pid_t join(const struct zt_meeting *m, int rank, int local_rank, int *says)
 {
     int pipes[2];
+    struct zt_meeting *mine = known_to(rank);
     ZT_ASSERT(pipe2(pipes, O_CLOEXEC) == 0);
+    *mine = *m;
+    mine->rank = rank;
+    mine->local_rank = local_rank;
     pid_t pid = fork();
     if (pid == 0) {
-        struct zt_meeting mine = *m;
         struct zt_err err = {0};
         int code = 0;
-        mine.rank = rank;
-        mine.local_rank = local_rank;
         close(pipes[0]);
-        int rc = zt_member_run(&mine, NULL, &code, &err);
+        int rc = zt_member_run(mine, NULL, &code, &err);
         ssize_t n = write(pipes[1], err.msg, strlen(err.msg));
         _exit(rc || n < 0 ? 200 : code);
     }
@@ -233,6 +246,11 @@ static void check_all_leave(const struct zt_meeting *m, struct zt_rendezvous *r,
     CHECK(r->unix_fd == -1 && r->tcp_fd == -1);
     CHECK(memcmp(r->m.secret, none, sizeof none) == 0);
     for (int i = 1; i < m->world; i++) {
+        const int64_t end_ns =
+            zt_now_ns() + 60 * (int64_t)1000000000; /* for who has just sent an agent */
+        while (memcmp(known_to(i)->secret, none, sizeof none) != 0 && zt_now_ns() < end_ns)
+            poll(NULL, 0, 1);
+        CHECK(memcmp(known_to(i)->secret, none, sizeof none) == 0);
         CHECK(r->v[i].told && r->v[i].cpus.len > 0);
         CHECK_STR(r->v[i].host_id, r->v[0].host_id);
     }
