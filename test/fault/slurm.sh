@@ -51,8 +51,10 @@ PartitionName=all Nodes=ALL Default=YES
 CONF
 export SLURM_CONF=$lab/slurm.conf ZT_TCP_INTERFACE=lo # Slurm's names of nodes mean nothing to the resolver
 unset MASTER_ADDR MASTER_PORT ZT_JOB_SECRET_FILE
+ctld=
 cluster_down() {
     local f
+    [ -z "$ctld" ] || kill "$ctld" 2>/dev/null
     for f in "$lab"/n?.pid "$lab/slurmctld.pid" "$lab/munge/pid"; do
         [ ! -s "$f" ] || kill "$(cat "$f")" 2>/dev/null
     done
@@ -60,12 +62,20 @@ cluster_down() {
 trap 'clean_up; cluster_down; rm -rf "$tmp"' EXIT
 munged --force --socket="$lab/munge/socket" --key-file="$lab/munge.key" --pid-file="$lab/munge/pid" \
     --log-file="$lab/munge/log" --seed-file="$lab/munge/seed" 2>"$tmp/err" || need "munged: $(tail -n 1 "$tmp/err")"
-slurmctld 2>"$tmp/err" || need "slurmctld: $(tail -n 1 "$tmp/err")"
+slurmctld -D >"$tmp/ctld" 2>&1 & # a child of ours, whose end is seen
+ctld=$!
 for i in 1 2 3; do
     slurmd -N n$i 2>"$tmp/err" || need "slurmd: $(tail -n 1 "$tmp/err")"
 done
-idle() { [ "$(sinfo -h -N -t idle -o %N 2>/dev/null | sort -u | wc -l)" = 3 ]; }
-until_true idle || need "the nodes do not come up: $(tail -n 1 "$lab/n1.log")"
+idle() { [ "$(timeout 10 sinfo -h -N -t idle -o %N 2>/dev/null | sort -u | wc -l)" = 3 ]; }
+over() { ! kill -0 "$ctld" 2>/dev/null; }
+idle_or_over() { over || idle; }
+until_true idle_or_over || need "the nodes do not come up: $(tail -n 1 "$lab/n1.log")"
+if over; then # without it srun, sinfo and salloc ask in vain, each for a long time
+    fail "the cluster" "slurmctld has ended"
+    tail -n 20 "$tmp/ctld" "$lab/slurmctld.log" 2>/dev/null | sed 's/^/    /'
+    exit 1
+fi
 
 # srun hands on little of our environment: processes of ours are told by their program.
 cp "$zerotrain" "$tmp/zerotrain"
