@@ -6,8 +6,6 @@
 #include "plan/fit_internal.h"
 #include "plan/print.h"
 
-enum { MAX_DEPTH = 4096, MAX_DEEPER = 4 /* times as deep as the rule has it */ };
-
 /* What is offloaded at which stage; the stage's own rules say what goes together. */
 static const struct {
     int stage;
@@ -97,10 +95,10 @@ static int bisect(struct search *s, int max, int fixed_width_depth)
 
 static int search_row(struct search *s)
 {
-    int depth = bisect(s, MAX_DEPTH, 0);
+    const int depth = bisect(s, ZT_LARGEST_LAYERS, 0);
     if (depth <= 0)
         return depth;
-    int deeper = bisect(s, MAX_DEEPER * depth, depth);
+    const int deeper = bisect(s, ZT_LARGEST_LAYERS - depth, depth);
     return ZT_MIN(deeper, 0);
 }
 
@@ -167,16 +165,35 @@ static void print_heading(const struct zt_largest_table *t, struct zt_str *out)
                                                       : "every block recomputed");
 }
 
+static bool is_bounded(const struct zt_largest *l)
+{
+    return l->model.n_layer == ZT_LARGEST_LAYERS;
+}
+
 static void print_largest(const struct zt_largest *l, struct zt_str *out)
 {
-    char shape[32];
+    const double n = (double)l->n_params;
+    char shape[32], size[32];
     if (l->n_params == 0) {
         zt_str_printf(out, "%10s%14s%10s%10s", "none", "-", "-", "-");
         return;
     }
     snprintf(shape, sizeof shape, "%d x %lld", l->model.n_layer, (long long)l->model.n_embd);
-    zt_str_printf(out, "%9.2fB%14s%10.2f%10.2f", (double)l->n_params / 1e9, shape,
-                  (double)l->choice.device / 1e9, (double)l->choice.host / 1e9);
+    snprintf(size, sizeof size, n < 1e13 ? "%s%.2fB" : "%s%.2fT", is_bounded(l) ? ">" : "",
+             n / (n < 1e13 ? 1e9 : 1e12));
+    zt_str_printf(out, " %9s %13s %9.2f %9.2f", size, shape, (double)l->choice.device / 1e9,
+                  (double)l->choice.host / 1e9);
+}
+
+static void print_bound(const struct zt_largest_table *t, struct zt_str *out)
+{
+    bool bounded = false;
+    for (int i = 0; i < t->n; i++)
+        for (int f = 0; f < ZT_N_LARGEST_FAMILIES; f++)
+            bounded |= is_bounded(&t->rows[i].largest[f]);
+    if (bounded)
+        zt_str_printf(out, ">: larger ones may fit, too; none of more than %d layers is tried.\n",
+                      ZT_LARGEST_LAYERS);
 }
 
 void zt_largest_print(const struct zt_largest_table *t, struct zt_str *out)
@@ -201,6 +218,7 @@ void zt_largest_print(const struct zt_largest_table *t, struct zt_str *out)
                 "of 128,\n8/3 of the width inside the feed-forward layer, 32000 tokens. The "
                 "largest of these, "
                 "then as many more\nlayers of its width as fit. Device and host: of each rank.\n");
+    print_bound(t, out);
 }
 
 static json_t *largest_json(enum zt_largest_family f, const struct zt_largest *l)

@@ -5,7 +5,7 @@
  * depth, as its smallest (12 x 768); Llama heads of 128, a width of 128 times its depth, as 7B (32 x
  * 4096), and 8/3 of that inside the feed-forward layer, rounded up to 256. Of these the largest is
  * found by bisection, then as many more layers at its width as fit. Every size is that of a plan, to the
- * byte. A disk is large enough for anything.
+ * byte. A disk is large enough for anything; the search ends at a number of layers.
  */
 #ifndef ZT_PLAN_LARGEST_H
 #define ZT_PLAN_LARGEST_H
@@ -14,9 +14,11 @@
 
 enum zt_largest_family { ZT_LARGEST_GPT2, ZT_LARGEST_LLAMA, ZT_N_LARGEST_FAMILIES };
 
+enum { ZT_LARGEST_LAYERS = 1024 };
+
 struct zt_largest {
     struct zt_model_config model;
-    int64_t n_params;            /* 0: none fits */
+    int64_t n_params;            /* 0: none fits; of ZT_LARGEST_LAYERS: larger ones may fit, too */
     struct zt_fit_choice choice; /* its size, planned */
 };
 

@@ -18,6 +18,10 @@ for f in range(2):
     # 16 bytes a parameter at stage 0; 2 bytes and all that is not offloaded are the least that is held
     assert 0.8 * 1e9 < ms[0]["parameters"] <= 1e9, ms[0]
     print(rows[0]["largest"][f]["family"], "is as it must be")'
+# more than any model of so many layers takes: said, and soon
+try zerotrain plan --largest --device_memory=10TB |
+    sed -nE 's/ +>[0-9.]+T +1024 x [0-9]+ +[0-9.]+ +[0-9.]+/ BOUND/g
+             s/ +[0-9.]+[BT] +[0-9]+ x [0-9]+ +[0-9.]+ +[0-9.]+/ MODEL/g; /^([0-9] |>)/p'
 try zerotrain plan --largest --device_memory=1MB | sed -n '/^stage/,/^1/p; /^zerotrain/,$p'
 try zerotrain plan --largest --device_memory=1MB --host_memory=1MB --json | grep -E '^(zerotrain|.exit)'
 echo "model: {model_type: gpt2}" >a.yaml
