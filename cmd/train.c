@@ -65,33 +65,30 @@ static void release_attempt(struct job *j)
     j->waits_since_ns = 0;
 }
 
-/* Plans of all ranks must agree before a rank starts. */
+/*
+ * Plans of all ranks must agree before a rank starts. Of them rank 0's is kept: of long accumulations those of
+ * many ranks take gigabytes.
+ */
 static int plan_all_ranks(struct job *j, struct zt_err *err)
 {
-    int n = j->dev.n_workers;
     struct zt_plan_config cfg;
-    struct zt_plan **plans = zt_xcalloc((size_t)n, sizeof *plans);
     int rc = zt_train_model(j->r, &j->arena, &j->model, err);
     if (!rc)
         rc = cmd_plan_config(j->r, j->model, &j->dev, -1, &cfg, err);
-    for (int i = 0; i < n && !rc; i++)
-        rc = zt_plan_build(j->model, &cfg, i, &plans[i], err);
     if (!rc)
-        rc = zt_verify_ranks((const struct zt_plan *const *)plans, n, err);
-    if (rc)
-        rc = zt_err_wrap(err, "%s", j->o.recipe_path);
-    else
-        rc = zt_train_check_disk(j->r, (const struct zt_plan *const *)plans + j->o.nodes.first_here,
-                                 j->dev.n_here, err);
-    if (!rc) {
-        j->plan = plans[0];
-        plans[0] = NULL;
+        rc = zt_plan_build(j->model, &cfg, 0, &j->plan, err);
+    if (!rc)
+        rc = zt_verify_ranks((const struct zt_plan *const *)&j->plan, 1, err);
+    for (int i = 1; i < j->dev.n_workers && !rc; i++) {
+        struct zt_plan *p;
+        rc = zt_plan_build(j->model, &cfg, i, &p, err);
+        if (!rc)
+            rc = zt_verify_like(j->plan, p, err);
+        zt_plan_free(p);
     }
-    for (int i = 0; i < n; i++)
-        if (plans[i])
-            zt_plan_free(plans[i]);
-    free(plans);
-    return rc;
+    if (rc)
+        return zt_err_wrap(err, "%s", j->o.recipe_path);
+    return zt_train_check_disk(j->r, j->plan, j->dev.n_here, err);
 }
 
 static void describe_start(const struct job *j, struct zt_str *notes, struct zt_str *out)

@@ -335,6 +335,14 @@ void zt_verifier_free(struct zt_verifier *v);
  */
 int zt_verify_ranks(const struct zt_plan *const *plans, int n, struct zt_err *err) ZT_MUST_CHECK;
 
+/*
+ * The same for who holds two plans at a time: does `p` list the collectives that `first` does, in its order,
+ * with its peaks? No op waits for one listed behind it, so ranks that all do never wait for each other for
+ * ever. For `first` itself zt_verify_ranks() of it alone.
+ */
+int zt_verify_like(const struct zt_plan *first, const struct zt_plan *p,
+                   struct zt_err *err) ZT_MUST_CHECK;
+
 void zt_plan_ledger(struct zt_plan *p);
 
 /*

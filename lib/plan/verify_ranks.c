@@ -295,3 +295,46 @@ int zt_verify_ranks(const struct zt_plan *const *plans, int n, struct zt_err *er
             return err->code;
     return 0;
 }
+
+/* The first collective from row i on; n_ops: there is none. */
+static int next_collective(const struct zt_plan *p, const struct zt_program *prog, int i)
+{
+    while (i < prog->n_ops && !is_collective(p, &prog->ops[i]))
+        i++;
+    return i;
+}
+
+static bool same_call(const struct zt_op *a, const struct zt_op *b)
+{
+    return a->kind == b->kind && a->group == b->group && a->stream == b->stream &&
+           a->count == b->count && a->dtype == b->dtype && a->predicate == b->predicate;
+}
+
+static int check_calls(const struct zt_plan *first, const struct zt_plan *p, enum zt_program_kind k,
+                       struct zt_err *err)
+{
+    const struct zt_program *f = &first->programs[k], *g = &p->programs[k];
+    char x[160] = "no more", y[160] = "no more";
+    int i = next_collective(first, f, 0), j = next_collective(p, g, 0), n = 0;
+    for (; i < f->n_ops && j < g->n_ops && same_call(&f->ops[i], &g->ops[j]); n++) {
+        i = next_collective(first, f, i + 1);
+        j = next_collective(p, g, j + 1);
+    }
+    if (i == f->n_ops && j == g->n_ops)
+        return 0;
+    if (i < f->n_ops)
+        zt_op_text(first, k, i, x, sizeof x);
+    if (j < g->n_ops)
+        zt_op_text(p, k, j, y, sizeof y);
+    return zt_err_set(err, ZT_EVERIFY, "collective %d of %s: rank %d has %s, rank %d has %s%s", n,
+                      zt_program_name(k), first->rank, x, p->rank, y,
+                      i < f->n_ops && j < g->n_ops ? ", which differ" : "");
+}
+
+int zt_verify_like(const struct zt_plan *first, const struct zt_plan *p, struct zt_err *err)
+{
+    int rc = check_alike(first, p, err);
+    for (int k = 0; k < ZT_N_PROGRAMS && !rc; k++)
+        rc = check_calls(first, p, (enum zt_program_kind)k, err);
+    return rc;
+}

@@ -165,15 +165,13 @@ int zt_run_disk_open(const struct zt_recipe *r, const struct zt_plan *p, struct 
     return 0;
 }
 
-int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *const *plans, int n,
+int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *p, int n,
                         struct zt_err *err)
 {
     const bool optimizer = r->zero.offload_optimizer == ZT_OFFLOAD_TO_NVME;
     const char *key = optimizer ? "zero_optimization.offload_optimizer.nvme_path"
                                 : "zero_optimization.offload_param.nvme_path";
-    size_t bytes = 0;
-    for (int i = 0; i < n; i++)
-        bytes += plans[i]->ledger.peak[ZT_AR_DISK];
+    const size_t bytes = (size_t)n * p->ledger.peak[ZT_AR_DISK];
     if (bytes > 0 && zt_disk_check_room(r->zero.nvme.path, bytes, err))
         return zt_err_wrap(err, "%s: %s", zt_recipe_origin(r, key), key);
     return 0;

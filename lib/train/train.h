@@ -43,10 +43,10 @@ int zt_train_check(const struct zt_recipe *r, const struct zt_model *m, struct z
                    struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * Is there room on the drive for the n ranks of this host, whose plans these are? ZT_EINPUT says how many
- * bytes are needed and free.
+ * Is there room on the drive for the n ranks of this host, which all need as much as this one? ZT_EINPUT says
+ * how many bytes are needed and free.
  */
-int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *const *plans, int n,
+int zt_train_check_disk(const struct zt_recipe *r, const struct zt_plan *p, int n,
                         struct zt_err *err) ZT_MUST_CHECK;
 
 /*

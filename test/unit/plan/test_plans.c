@@ -437,6 +437,9 @@ static void check_ranks(struct plan_case *c, const int *ranks, int n)
         plans[i] = build(c, ranks[i]);
     if (!zt_test_failed && zt_verify_ranks((const struct zt_plan *const *)plans, n, &err))
         FAIL("%s: %s", c->name, err.msg);
+    for (int i = 1; i < n && !zt_test_failed; i++)
+        if (zt_verify_like(plans[0], plans[i], &err))
+            FAIL("%s: %s", c->name, err.msg);
     for (int i = 0; i < n; i++)
         zt_plan_free(plans[i]);
 }
@@ -465,6 +468,7 @@ TEST(ranks_disagree_is_found)
     RETURN_IF_FAILED();
     memcpy(&b->ledger, &a->ledger, sizeof b->ledger); /* not by its peak */
     CHECK_INT(zt_verify_ranks((const struct zt_plan *const[]){a, b}, 2, &err), ZT_EVERIFY);
+    CHECK_INT(zt_verify_like(a, b, &err), ZT_EVERIFY);
     zt_plan_free(a);
     zt_plan_free(b);
     case_release(&c);

@@ -437,6 +437,15 @@ static void make_ranks(struct tiny t[2], const int counts[2][3])
     }
 }
 
+/* One by one all are like the first: only where they also agree together. */
+static bool are_like_the_first(const struct zt_plan *const *plans, int n)
+{
+    bool like = zt_verify_ranks(plans, 1, &err) == 0;
+    for (int r = 1; r < n && like; r++)
+        like = zt_verify_like(plans[0], plans[r], &err) == 0;
+    return like;
+}
+
 static void check_ranks(struct tiny *t, int n, const char *why)
 {
     const struct zt_plan *plans[4];
@@ -444,6 +453,7 @@ static void check_ranks(struct tiny *t, int n, const char *why)
         CHECK_OK(zt_verify(&t[r].plan, &err), err);
         plans[r] = &t[r].plan;
     }
+    CHECK(!why || !are_like_the_first(plans, n));
     int rc = zt_verify_ranks(plans, n, &err);
     if (!why)
         CHECK_OK(rc, err);
@@ -483,6 +493,26 @@ TEST(ranks_make_the_same_calls)
     make_ranks(t, (const int[2][3]){{1, 2, 3}, {1, 2, 3}});
     t[1].plan.ledger.peak[ZT_AR_HOST] += ZT_BUF_ALIGN;
     check_ranks(t, 2, "bytes on rank 0");
+}
+
+/* The same calls in the same order are needed of each rank, and said. */
+TEST(ranks_are_like_the_first)
+{
+    static const int counts[][3] = {{1, 2, 3}, {1, 3, 2}, {1, 2, 0}};
+    static const char *const why[] = {
+        NULL,
+        "collective 1 of train: rank 0 has VOTE (op 1 of train, on comm), rank 1 has VOTE (op 1 of "
+        "train, on comm), which differ",
+        "collective 2 of train: rank 0 has VOTE (op 2 of train, on comm), rank 1 has no more"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(counts); i++) {
+        struct tiny t[2];
+        make_ranks(t, (const int[2][3]){{1, 2, 3}, {counts[i][0], counts[i][1], counts[i][2]}});
+        const int rc = zt_verify_like(&t[0].plan, &t[1].plan, &err);
+        CHECK_INT(rc, why[i] ? ZT_EVERIFY : 0);
+        CHECK(!why[i] || strcmp(err.msg, why[i]) == 0);
+        tiny_release(&t[0]);
+        tiny_release(&t[1]);
+    }
 }
 
 /*
