@@ -37,18 +37,13 @@ bool reached(uint32_t now, uint32_t wanted)
 /* The GPU itself and its host; CUDA_VISIBLE_DEVICES may give it another number in each process. */
 void name_gpu(char *out, size_t bytes, int device)
 {
-    const char *list = getenv("CUDA_VISIBLE_DEVICES"), *host = getenv("NCCL_HOSTID");
-    char name[64] = "";
+    const char *host = getenv("NCCL_HOSTID");
+    char name[64] = "", bus[16] = "";
     if (!host && gethostname(name, sizeof name - 1) == 0)
         host = name;
-    for (int i = 0; list && i < device; i++) {
-        list = strchr(list, ',');
-        list = list ? list + 1 : nullptr;
-    }
-    if (list)
-        snprintf(out, bytes, "%.*s of %s", (int)strcspn(list, ","), list, host ? host : "");
-    else
-        snprintf(out, bytes, "%d of %s", device, host ? host : "");
+    if (cudaDeviceGetPCIBusId(bus, (int)sizeof bus, device) != cudaSuccess)
+        snprintf(bus, sizeof bus, "%d", device);
+    snprintf(out, bytes, "%s of %s", bus, host ? host : "");
 }
 
 void notice_the_dead(comm *c)

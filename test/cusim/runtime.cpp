@@ -2,6 +2,7 @@
  * runtime.cpp: the frame of the fake runtime: the environment, the lock, errors, planned failures, and
  * what the devices are.
  */
+#include <ctype.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,10 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "cusim/sim.h"
 
@@ -101,16 +104,6 @@ void at_exit()
     }
 }
 
-/* Number i in a list between commas; i itself where there is no list. */
-int nth(const char *list, int i)
-{
-    for (int k = 0; list && k < i; k++) {
-        list = strchr(list, ',');
-        list = list ? list + 1 : "-1";
-    }
-    return list ? atoi(list) : i;
-}
-
 int read_count(const char *name, const char *value)
 {
     if (*value != '/')
@@ -121,18 +114,112 @@ int read_count(const char *name, const char *value)
     return n;
 }
 
+/* The numbers in a file; none where there is no such file. */
+std::set<int> read_numbers(const char *path)
+{
+    std::set<int> numbers;
+    std::ifstream in(path ? path : "");
+    for (int d; in >> d;)
+        numbers.insert(d);
+    return numbers;
+}
+
+bool are_instances()
+{
+    static const bool mig = getenv("CUSIM_MIG") != nullptr;
+    return mig;
+}
+
+/* Of a GPU, the same whatever CUDA counts: "GPU-03637573-696d-0000-0000-000000000000" is number 3. */
+void make_uuid(int gpu, cudaUUID_t *out)
+{
+    memset(out, 0, sizeof *out);
+    out->bytes[0] = (char)gpu;
+    memcpy(out->bytes + 1, "cusim", 5);
+}
+
+std::string name_of(int gpu)
+{
+    cudaUUID_t u;
+    char text[48];
+    size_t n = 0;
+    make_uuid(gpu, &u);
+    for (int i = 0; i < 16; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%02x",
+                              i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                              (unsigned char)u.bytes[i]);
+    return std::string(are_instances() ? "MIG-" : "GPU-") + text;
+}
+
+/* Which of the GPUs that are there an entry of CUDA_VISIBLE_DEVICES means, -1: none, or not one alone. */
+int find_visible(const std::vector<int> &present, const std::string &entry, bool by_name)
+{
+    int found = -1;
+    if (!by_name) {
+        char *end;
+        long i = strtol(entry.c_str(), &end, 10);
+        return end == entry.c_str() || i < 0 || i >= (long)present.size() ? -1 : present[(size_t)i];
+    }
+    for (int gpu : present) {
+        if (entry.size() < 4 || name_of(gpu).compare(0, entry.size(), entry))
+            continue;
+        if (found >= 0)
+            return -1;
+        found = gpu;
+    }
+    return found;
+}
+
+/*
+ * As the driver reads CUDA_VISIBLE_DEVICES: indices, or names and beginnings of names, as the first entry is. What
+ * is not there, or not of that kind, ends the list; a GPU that stands in it twice leaves none.
+ */
+std::vector<int> choose_visible(const std::vector<int> &present, const char *mask)
+{
+    if (!mask)
+        return present;
+    std::vector<int> visible;
+    const std::string list = mask;
+    const bool by_name = !isdigit((unsigned char)mask[strspn(mask, " ")]);
+    for (size_t at = 0; at < list.size();) {
+        const size_t end = std::min(list.find(',', at), list.size());
+        std::string entry = list.substr(at, end - at);
+        entry.erase(0, entry.find_first_not_of(" "));
+        entry.erase(entry.find_last_not_of(" ") + 1);
+        const int gpu = find_visible(present, entry, by_name);
+        if (gpu < 0)
+            break;
+        if (std::find(visible.begin(), visible.end(), gpu) != visible.end())
+            return {};
+        visible.push_back(gpu);
+        at = end + 1;
+    }
+    return visible;
+}
+
+void find_devices(cusim::config *c)
+{
+    const char *v = getenv("CUSIM_DEVICES");
+    const int n = v ? read_count("CUSIM_DEVICES", v) : 1;
+    const std::set<int> gone = read_numbers(getenv("CUSIM_GONE"));
+    std::vector<int> present;
+    for (int gpu = 0; gpu < n; gpu++)
+        if (!gone.count(gpu))
+            present.push_back(gpu);
+    c->visible = choose_visible(present, getenv("CUDA_VISIBLE_DEVICES"));
+    if (are_instances() && c->visible.size() > 1)
+        c->visible.resize(1);
+    c->n_devices = (int)c->visible.size();
+    c->broken = read_numbers(getenv("CUSIM_BROKEN"));
+}
+
 cusim::config read_settings()
 {
-    cusim::config c = {cusim::EAGER, 1, 0, 1, RUNTIME_VERSION, (size_t)2 << 30, false, false, {}};
+    cusim::config c = {cusim::EAGER,    1,     0,     1,  RUNTIME_VERSION,
+                       (size_t)2 << 30, false, false, {}, {}};
     if (const char *v = getenv("CUSIM_SCHED"))
         parse_schedule(&c, v);
-    if (const char *v = getenv("CUSIM_DEVICES"))
-        c.n_devices = read_count("CUSIM_DEVICES", v);
-    if (const char *v = getenv("CUSIM_BROKEN")) {
-        std::ifstream in(v);
-        for (int d; in >> d;)
-            c.broken.insert(d);
-    }
+    find_devices(&c);
     if (const char *v = getenv("CUSIM_DRIVER"))
         c.driver = (int)parse_bytes("CUSIM_DRIVER", v);
     if (const char *v = getenv("CUSIM_MEMORY"))
@@ -371,7 +458,7 @@ cudaError_t cudaSetDevice(int d)
     CUSIM_ENTER(cudaSetDevice, cudaErrorInitializationError);
     if (!is_device(d))
         return result(cudaErrorInvalidDevice);
-    if (settings().broken.count(nth(getenv("CUDA_VISIBLE_DEVICES"), d)))
+    if (settings().broken.count(settings().visible[(size_t)d]))
         return result(cudaErrorECCUncorrectable);
     device = d;
     return cudaSuccess;
@@ -414,9 +501,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d)
     if (!is_device(d))
         return result(cudaErrorInvalidDevice);
     memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "cusim GPU");
-    memcpy(p->uuid.bytes, "cusim", 5);
-    p->uuid.bytes[15] = (char)d;
+    snprintf(p->name, sizeof p->name, "cusim GPU%s", are_instances() ? " MIG 1g.2gb" : "");
+    make_uuid(settings().visible[(size_t)d], &p->uuid);
     p->totalGlobalMem = settings().memory_bytes;
     p->sharedMemPerBlock = 48 << 10;
     p->sharedMemPerBlockOptin = 227 << 10;
@@ -436,7 +522,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d)
     p->asyncEngineCount = 2;
     p->concurrentKernels = p->unifiedAddressing = p->canMapHostMemory = 1;
     p->streamPrioritiesSupported = p->hostRegisterSupported = 1;
-    p->pciBusID = 1 + d;
+    p->pciBusID = 1 + settings().visible[(size_t)d];
     p->memoryBusWidth = 4096;
     p->l2CacheSize = 50 << 20;
     return cudaSuccess;
@@ -501,7 +587,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int d)
     CUSIM_ENTER(cudaDeviceGetPCIBusId, cudaErrorInvalidValue);
     if (!is_device(d))
         return result(cudaErrorInvalidDevice);
-    snprintf(id, (size_t)bytes, "0000:%02x:00.0", 1 + d);
+    snprintf(id, (size_t)bytes, "0000:%02x:00.0", 1 + settings().visible[(size_t)d]);
     return cudaSuccess;
 }
 

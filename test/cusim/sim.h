@@ -13,9 +13,13 @@
  *       When a stream carries out an operation: at once; after up to US microseconds; half the streams
  *       after US each time; only once somebody waits for it.
  *   CUSIM_SHUFFLE=SEED    warps and lanes of a kernel in random order, blocks from a random one on
- *   CUSIM_DEVICES=N       default 1; 0: no device; or a path: of a file with the number
- *   CUSIM_BROKEN=FILE     cudaSetDevice() fails for the devices whose numbers stand in it, a line each, counted
- *                         without CUDA_VISIBLE_DEVICES; no file: for none
+ *   CUSIM_DEVICES=N       GPUs of this machine; default 1; 0: none; or a path: of a file with the number
+ *   CUSIM_GONE=FILE       those of them whose numbers stand in it, a line each, are not found any more, and the
+ *                         others are counted without them; their UUIDs stay (GPU-03... is number 3 of
+ *                         CUSIM_DEVICES); no file: all are there
+ *   CUSIM_BROKEN=FILE     cudaSetDevice() fails for these of them; no file: for none
+ *   CUSIM_MIG=1           they are MIG instances (MIG-03...), of which a process sees one at most
+ *   CUDA_VISIBLE_DEVICES  as the driver reads it
  *   CUSIM_MEMORY=BYTES    of each device, with suffix K, M, G; default 2G
  *   CUSIM_DRIVER=VERSION  of cudaDriverGetVersion(); below 13000: too old; 0: no driver
  *   CUSIM_FAIL=CALL:N[:CODE][,...]
@@ -33,6 +37,7 @@
 
 #include <functional>
 #include <set>
+#include <vector>
 
 #if defined(CUSIM_TSAN)
 extern "C" {
@@ -175,6 +180,7 @@ struct config {
     int n_devices, driver;
     size_t memory_bytes;
     bool guard, leaks;
+    std::vector<int> visible; /* (n_devices) which GPU of the machine each device is */
     std::set<int> broken;
 };
 

@@ -142,10 +142,6 @@ train_and_lose
 verdict "a GPU is gone when the run begins again" 1 'GPU 2, .* cannot be used any more: it is not found any more; --elastic'
 train_and_lose --elastic
 goes_on_with "a GPU is gone, and left out" 2 'GPU 2 is left out from now on: it is not found any more'
-export CUDA_VISIBLE_DEVICES=2,1,0
-train_and_lose --elastic
-goes_on_with "a GPU of CUDA_VISIBLE_DEVICES is gone" 2 'GPU 0 is left out from now on: .*=2,1,0 CUDA finds only 2'
-unset CUDA_VISIBLE_DEVICES
 CUSIM_DEVICES=2 start --device=cuda --num_gpus=3 --max_restarts=2 --elastic --set checkpoint.dir="$tmp/ck$case_no" \
     --log_dir="$tmp/run$case_no" "$tmp/tiny.yaml"
 verdict "fewer GPUs than asked for" 3 '--num_gpus=3: only 2 GPUs are here'
