@@ -4,7 +4,9 @@
  */
 #include "gpus.h"
 
-enum { MAX_FIELDS = 4 };
+#include <ctype.h>
+
+enum { MAX_FIELDS = 5 };
 
 struct answers {
     struct cmd_host_gpus *hosts;
@@ -47,10 +49,12 @@ static bool take_line(struct answers *a, struct cmd_host_gpus *h, char *line)
         h->cores = (int)other;
     } else if (n == 2 && strcmp(f[0], "mask") == 0) {
         h->mask = f[1];
-    } else if (n == 4 && strcmp(f[0], "gpu") == 0 && parse_count(f[1], INT64_MAX, &number)) {
-        add_gpu(a, h, &(struct cmd_gpu){.entry = f[2], .name = f[3], .free_bytes = (size_t)number});
-    } else if (n == 3 && strcmp(f[0], "broken") == 0) {
-        add_gpu(a, h, &(struct cmd_gpu){.entry = f[1], .broken = f[2]});
+    } else if (n == 5 && strcmp(f[0], "gpu") == 0 && parse_count(f[1], INT64_MAX, &number)) {
+        add_gpu(a, h,
+                &(struct cmd_gpu){
+                    .entry = f[2], .id = f[3], .name = f[4], .free_bytes = (size_t)number});
+    } else if (n == 4 && strcmp(f[0], "broken") == 0) {
+        add_gpu(a, h, &(struct cmd_gpu){.entry = f[1], .id = f[2], .broken = f[3]});
     } else if (n == 3 && (strcmp(f[0], "none") == 0 || strcmp(f[0], "wrong") == 0) &&
                parse_count(f[1], ZT_EXIT_PEER_LOST, &number)) {
         *(f[0][0] == 'n' ? &h->none : &h->wrong) = f[2];
@@ -106,6 +110,26 @@ static int check_answers(const struct answers *a, int n, const struct zt_launch_
     return 0;
 }
 
+/* A job of n processes, each of which tells of n_asked GPUs that it sees. 0, or an exit code after a message. */
+static int run(struct answers *a, int n, int n_asked, const struct zt_env *env,
+               struct zt_launch_opts *opts)
+{
+    const char *const program[] = {"/proc/self/exe", "gpus",
+                                   zt_arena_printf(a->arena, "%d", n_asked), NULL};
+    struct zt_launch_result result = {0};
+    struct zt_err err = {0};
+    opts->n_workers = n;
+    opts->program = program;
+    opts->env = (const char *const *)env->v;
+    opts->n_env = (int)env->n;
+    opts->sink = (struct zt_launch_sink){
+        .ctx = a, .line = on_line, .report = on_report, .notice = on_notice};
+    if (zt_launch_run(opts, &result, &err) == 0)
+        return check_answers(a, n, &result);
+    cmd_error("%s", err.msg);
+    return zt_exit_code(err.code);
+}
+
 int cmd_gpus_ask(const struct cmd_options *o, const struct zt_env *env, int n_asked,
                  struct zt_arena *arena, struct cmd_host_gpus **out)
 {
@@ -118,22 +142,56 @@ int cmd_gpus_ask(const struct cmd_options *o, const struct zt_env *env, int n_as
         a.hosts[i].host = o->nodes.host_of[rank];
         rank += o->nodes.v[i].n_workers;
     }
-    char *count = zt_arena_printf(arena, "%d", n_asked);
-    const char *const program[] = {"/proc/self/exe", "gpus", count, NULL};
-    const struct zt_launch_opts opts = {
-        .n_workers = n,
-        .n_nodes = o->nodes.n,
-        .nodes = nodes,
-        .program = program,
-        .env = (const char *const *)env->v,
-        .n_env = (int)env->n,
-        .sink = {.ctx = &a, .line = on_line, .report = on_report, .notice = on_notice},
-    };
-    struct zt_launch_result result = {0};
-    struct zt_err err = {0};
     *out = a.hosts;
-    if (zt_launch_run(&opts, &result, &err) == 0)
-        return check_answers(&a, n, &result);
-    cmd_error("%s", err.msg);
-    return zt_exit_code(err.code);
+    return run(&a, n, n_asked, env,
+               &(struct zt_launch_opts){.n_nodes = o->nodes.n, .nodes = nodes});
+}
+
+/* What the process said that was to see this GPU alone: it sees that one or none. */
+static struct cmd_gpu told_of(const struct cmd_gpu *asked, const struct cmd_host_gpus *answer,
+                              bool others_found)
+{
+    struct cmd_gpu gpu = *asked;
+    const struct cmd_gpu *seen = answer->n_asked ? &answer->v[0] : NULL;
+    gpu.broken = answer->wrong;
+    if (seen) {
+        gpu.broken = seen->broken;
+        gpu.free_bytes = seen->free_bytes;
+    } else if (!gpu.broken) {
+        gpu.broken = others_found ? "it is not found any more" : answer->none;
+    }
+    return gpu;
+}
+
+int cmd_gpus_ask_again(const struct cmd_options *o, const struct zt_env *env,
+                       struct zt_arena *arena, struct cmd_host_gpus **out)
+{
+    const int n = o->n_gpus;
+    struct answers a = {.arena = arena, .hosts = zt_arena_alloc(arena, (size_t)n, sizeof *a.hosts)};
+    const char **ids = zt_arena_alloc(arena, (size_t)n, sizeof *ids);
+    struct cmd_host_gpus *h = zt_arena_alloc(arena, 1, sizeof *h);
+    for (int i = 0; i < n; i++)
+        ids[i] = o->gpus[i].id;
+    int code = run(&a, n, 1, env, &(struct zt_launch_opts){.devices = ids});
+    if (code)
+        return code;
+    *h = a.hosts[0];
+    h->n = 0;
+    for (int i = 0; i < n; i++)
+        h->n += a.hosts[i].n > 0;
+    h->n_asked = n;
+    h->v = zt_arena_alloc(arena, (size_t)n, sizeof *h->v);
+    for (int i = 0; i < n; i++)
+        h->v[i] = told_of(&o->gpus[i], &a.hosts[i], h->n > 0);
+    *out = h;
+    return 0;
+}
+
+const char *cmd_gpu_label(const struct cmd_gpu *gpu, char buf[CMD_GPU_LABEL_BYTES])
+{
+    const bool same = strcmp(gpu->entry, gpu->id) == 0;
+    snprintf(buf, CMD_GPU_LABEL_BYTES, "%s%s%s%s%s",
+             isdigit((unsigned char)gpu->entry[0]) ? "GPU " : "", gpu->entry, same ? "" : " (",
+             same ? "" : gpu->id, same ? "" : ")");
+    return buf;
 }

@@ -93,8 +93,9 @@ struct cmd_options {
     struct cmd_host_gpus *asked;
     int n_asked; /* hosts of `asked`: what they have (devices.h) */
     struct cmd_lost lost;
-    struct zt_str_list gpus; /* of this machine, as CUDA_VISIBLE_DEVICES calls them: those that the
-                                     run has begun with, and not lost */
+    struct cmd_gpu *gpus; /* (n_gpus) of this machine (gpus.h): those that the run has begun
+                                     with, and not lost */
+    int n_gpus;
     struct zt_ssh_keys *ssh_keys; /* by which other hosts let us in; NULL: not by libssh2 */
     struct cmd_nodes nodes;       /* (hosts_in.h) */
     struct zt_rendezvous *joined; /* processes that a launcher has started (join.h); NULL: none */

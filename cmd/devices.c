@@ -158,7 +158,9 @@ static int check_slot(const struct cmd_options *o, const struct cmd_host_gpus *h
     }
     if (!h->v[slot].broken)
         return 0;
-    cmd_error("GPU %s of %s cannot be used: %s", h->v[slot].entry, name_of(h), h->v[slot].broken);
+    char label[CMD_GPU_LABEL_BYTES];
+    cmd_error("%s of %s cannot be used: %s", cmd_gpu_label(&h->v[slot], label), name_of(h),
+              h->v[slot].broken);
     return ZT_EXIT_FAILURE;
 }
 
@@ -166,7 +168,7 @@ static int check_slot(const struct cmd_options *o, const struct cmd_host_gpus *h
 static void take_gpu(struct cmd_devices *dev, const struct cmd_host_gpus *h,
                      const struct cmd_gpu *gpu, int rank, int n)
 {
-    dev->workers[rank] = gpu->entry;
+    dev->workers[rank] = gpu->id;
     keep_least(dev, h, gpu, n);
 }
 
@@ -218,18 +220,16 @@ static int gpus_of_hosts(const struct cmd_options *o, struct cmd_devices *dev,
     return code;
 }
 
-/* What CUDA_VISIBLE_DEVICES calls `entry`; NULL: there is no such GPU. */
-static const struct cmd_gpu *find_gpu(const struct cmd_host_gpus *h, const char *entry)
+/* A copy that outlives the attempt. */
+static void add_gpu(struct cmd_options *o, const struct cmd_gpu *gpu)
 {
-    for (const struct cmd_gpu *gpu = h->v; h->v && gpu < h->v + h->n_asked; gpu++)
-        if (strcmp(gpu->entry, entry) == 0)
-            return gpu;
-    return NULL;
+    o->gpus[o->n_gpus++] = (struct cmd_gpu){.id = zt_arena_strdup(&o->arena, gpu->id),
+                                            .entry = zt_arena_strdup(&o->arena, gpu->entry)};
 }
 
 /*
- * Those that the filters name, or the hostfile's slots, or the first: all must be there, but where a run goes on
- * without other hosts, which keep_gpus() is for. 0, or an exit code after a message.
+ * Those that the filters name, or the hostfile's slots, or the first: all must be there. 0, or an exit code after
+ * a message.
  */
 static int choose_gpus(struct cmd_options *o, struct cmd_devices *dev,
                        const struct cmd_host_gpus *h)
@@ -243,66 +243,83 @@ static int choose_gpus(struct cmd_options *o, struct cmd_devices *dev,
         return ZT_EXIT_INPUT;
     }
     n = o->num_gpus ? o->num_gpus : n;
+    o->gpus = zt_arena_alloc(&o->arena, (size_t)n, sizeof *o->gpus);
     for (int i = 0; i < n && !code; i++) {
-        const int slot = slots[i];
-        code = o->lost.batch ? 0 : check_slot(o, h, slot);
+        code = check_slot(o, h, slots[i]);
         if (!code)
-            cmd_list_add(&o->arena, &o->gpus,
-                         slot < h->n_asked ? h->v[slot].entry
-                                           : zt_arena_printf(&o->arena, "%d", slot));
+            add_gpu(o, &h->v[slots[i]]);
     }
     return code;
 }
 
+/* A run on several hosts goes on without the others: this machine's GPUs are those that it had then. */
+static void keep_asked(struct cmd_options *o)
+{
+    const struct cmd_host_gpus *h = NULL;
+    for (int k = 0; k < o->n_asked && !h; k++)
+        h = zt_host_is_local(o->asked[k].host) ? &o->asked[k] : NULL;
+    if (!h || !o->slots)
+        return;
+    o->gpus = zt_arena_alloc(&o->arena, (size_t)o->num_gpus, sizeof *o->gpus);
+    for (int i = 0; i < o->num_gpus; i++)
+        add_gpu(o, &h->v[o->slots[i]]);
+}
+
 /*
- * A run that begins again keeps to its GPUs: one that cannot be used any more is left out, or the end of it.
- * 0, or an exit code after a message.
+ * A run that begins again keeps to its GPUs: one that cannot be used any more is left out, or the end of it. h tells
+ * of each (cmd_gpus_ask_again()). 0, or an exit code after a message.
  */
 static int keep_gpus(struct cmd_options *o, int per_gpu, const struct cmd_host_gpus *h)
 {
-    const char *gone = h->n ? "it is not found any more" : h->none ? h->none : h->wrong;
-    struct zt_str_list kept = {0};
+    const int n_before = o->n_gpus;
     struct zt_str say = {0};
-    for (int i = 0; i < o->gpus.n; i++) {
-        const char *entry = o->gpus.items[i];
-        const struct cmd_gpu *gpu = find_gpu(h, entry);
-        const char *wrong = gpu ? gpu->broken : gone;
-        if (!wrong)
-            cmd_list_add(&o->arena, &kept, entry);
+    char label[CMD_GPU_LABEL_BYTES];
+    o->n_gpus = 0;
+    for (int i = 0; i < n_before; i++) {
+        const struct cmd_gpu *gpu = &h->v[i];
+        if (!gpu->broken)
+            o->gpus[o->n_gpus++] = o->gpus[i];
         else if (o->elastic)
-            cmd_error("GPU %s is left out from now on: %s", entry, wrong);
+            cmd_error("%s is left out from now on: %s", cmd_gpu_label(gpu, label), gpu->broken);
         else
-            cmd_error("GPU %s, which this run began with, cannot be used any more: %s; --elastic "
-                      "goes on without it",
-                      entry, wrong);
+            cmd_error("%s, which this run began with, cannot be used any more: %s; --elastic goes "
+                      "on without it",
+                      cmd_gpu_label(gpu, label), gpu->broken);
     }
-    if (kept.n == o->gpus.n)
+    if (o->n_gpus == n_before)
         return 0;
-    if (kept.n == 0)
+    if (o->n_gpus == 0)
         cmd_error("no GPU of this run is left");
-    if (kept.n == 0 || !o->elastic)
+    if (o->n_gpus == 0 || !o->elastic)
         return ZT_EXIT_FAILURE;
-    o->gpus = kept;
-    cmd_restart_divide(o->lost.batch, per_gpu, kept.n, &say);
+    cmd_restart_divide(o->lost.batch, per_gpu, o->n_gpus, &say);
     if (say.len)
         cmd_error("%s", say.buf);
     zt_str_release(&say);
     return 0;
 }
 
+static const struct cmd_gpu *find_gpu(const struct cmd_host_gpus *h, const char *id)
+{
+    const struct cmd_gpu *gpu = h->v;
+    while (strcmp(gpu->id, id) != 0) {
+        gpu++;
+        ZT_ASSERT(gpu < h->v + h->n_asked);
+    }
+    return gpu;
+}
+
 /* Ranks on this machine's GPUs, unless some have to stand by (cmd_restart_divide()). */
 static int gpus_here(struct cmd_options *o, struct cmd_devices *dev, const struct cmd_host_gpus *h)
 {
-    int code = o->gpus.n ? 0 : choose_gpus(o, dev, h);
-    if (!code && o->lost.batch)
-        code = keep_gpus(o, dev->per_gpu, h);
+    int code = o->n_gpus ? keep_gpus(o, dev->per_gpu, h) : choose_gpus(o, dev, h);
     if (code)
         return code;
-    const int n = cmd_restart_divide(o->lost.batch, dev->per_gpu, o->gpus.n, NULL);
+    const int n = cmd_restart_divide(o->lost.batch, dev->per_gpu, o->n_gpus, NULL);
     count_workers(o, n * dev->per_gpu, dev);
     dev->workers = zt_arena_alloc(&dev->arena, (size_t)dev->n_workers, sizeof *dev->workers);
     for (int i = 0; i < dev->n_workers; i++)
-        take_gpu(dev, h, find_gpu(h, o->gpus.items[i / dev->per_gpu]), i, dev->n_workers);
+        take_gpu(dev, h, find_gpu(h, o->gpus[i / dev->per_gpu].id), i, dev->n_workers);
     return 0;
 }
 
@@ -350,6 +367,8 @@ static int gpu_devices(struct cmd_options *o, struct cmd_devices *dev,
 static int ask(struct cmd_options *o, const struct zt_env *env, struct cmd_devices *dev,
                struct cmd_host_gpus **out)
 {
+    if (o->n_gpus)
+        return cmd_gpus_ask_again(o, env, &dev->arena, out);
     if (o->nodes.n == 0)
         return cmd_gpus_ask(o, env, n_to_ask(o), &dev->arena, out);
     if (!o->n_asked) {
@@ -375,13 +394,15 @@ int cmd_pick_devices(struct cmd_options *o, const struct zt_env *env, struct cmd
     memset(dev, 0, sizeof *dev);
     if (strcmp(o->device, "cpu") == 0)
         return cpu_devices(o, dev);
-    if (o->nodes.n || cmd_may_have_gpus()) {
+    if (!o->nodes.n && !o->n_gpus)
+        keep_asked(o);
+    if (o->nodes.n || o->n_gpus || cmd_may_have_gpus()) {
         int code = ask(o, env, dev, &hosts);
         if (code)
             return code;
         here = hosts;
     }
-    if (o->nodes.n || here->n || o->gpus.n)
+    if (o->nodes.n || here->n || o->n_gpus)
         return gpu_devices(o, dev, here);
     if (here->wrong) {
         cmd_error("%s", here->wrong);
@@ -401,6 +422,7 @@ int cmd_free_here(int n_gpus, int n_workers, struct zt_arena *arena, struct cmd_
     const struct zt_env env = {0};
     struct cmd_devices dev = {.free = {.gpu_bytes = SIZE_MAX, .host_bytes = SIZE_MAX}};
     struct cmd_host_gpus *h;
+    char label[CMD_GPU_LABEL_BYTES];
     if (cmd_gpus_ask(&none, &env, n_gpus, arena, &h))
         return zt_err_set(err, ZT_EDEVICE, "the GPUs cannot be asked for their free memory");
     if (!h->n)
@@ -408,7 +430,8 @@ int cmd_free_here(int n_gpus, int n_workers, struct zt_arena *arena, struct cmd_
                           h->none ? h->none : h->wrong);
     for (int i = 0; i < ZT_MIN(n_gpus, h->n); i++) {
         if (h->v[i].broken)
-            return zt_err_set(err, ZT_EDEVICE, "%s", h->v[i].broken);
+            return zt_err_set(err, ZT_EDEVICE, "%s: %s", cmd_gpu_label(&h->v[i], label),
+                              h->v[i].broken);
         keep_least(&dev, h, &h->v[i], n_workers);
     }
     *out = dev.free;

@@ -18,12 +18,11 @@ struct cmd_free {
 
 struct cmd_devices {
     enum zt_dev_kind kind;
-    int n_workers; /* of all hosts */
-    int on_a_host; /* of the host with most */
-    int n_here;    /* on this machine; 0: it is none of them */
-    int per_gpu;   /* workers of one GPU */
-    const char *
-        *workers; /* (n_workers) what CUDA_VISIBLE_DEVICES of its host calls the GPU of each */
+    int n_workers;        /* of all hosts */
+    int on_a_host;        /* of the host with most */
+    int n_here;           /* on this machine; 0: it is none of them */
+    int per_gpu;          /* workers of one GPU */
+    const char **workers; /* (n_workers) the GPU of each (struct cmd_gpu: id) */
     struct cmd_free free; /* of GPU workers */
     struct zt_arena arena;
 };

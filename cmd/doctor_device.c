@@ -54,18 +54,19 @@ static int describe_gpus(struct doctor_probe *p, const struct zt_backend *b, str
                          json_t *list, struct zt_err *err)
 {
     char bytes[DOCTOR_SIZE_BYTES];
-    struct zt_gpu_info info;
+    struct zt_gpu_info info = {0};
     zt_str_printf(text, "%d:", p->n_gpus);
     for (int i = 0; i < p->n_gpus; i++) {
         int rc = b->device_info(i, &info, err);
         if (rc)
-            return rc;
+            return info.id[0] ? zt_err_wrap(err, "GPU %d (%s)", i, info.id)
+                              : zt_err_wrap(err, "GPU %d", i);
         zt_str_printf(text, "%s %s, %s", i ? ";" : "", info.name,
                       zt_fmt_gib(bytes, sizeof bytes, (double)info.total_bytes));
-        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:i, s:i}", "name", info.name,
-                                              "total_bytes", (json_int_t)info.total_bytes,
-                                              "free_bytes", (json_int_t)info.free_bytes, "major",
-                                              info.major, "minor", info.minor));
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "name", info.name, "uuid", info.id,
+                            "total_bytes", (json_int_t)info.total_bytes, "free_bytes",
+                            (json_int_t)info.free_bytes, "major", info.major, "minor", info.minor));
         check_free(p, i, &info);
     }
     return 0;

@@ -88,15 +88,19 @@ static int find(const struct zt_backend **b, struct zt_str *buf, const char **en
 /* CUDA finds none behind the first that is not there. It matters only if this one is to be used. */
 static void say_gpu(const struct zt_backend *b, int i, int n_found, const char *entry)
 {
-    struct zt_gpu_info info;
+    struct zt_gpu_info info = {0};
     struct zt_err err = {0};
-    if (i >= n_found)
-        printf("broken\t%s\tof CUDA_VISIBLE_DEVICES=%s CUDA finds only %d\n", entry,
+    if (i >= n_found) {
+        printf("broken\t%s\t%s\tof CUDA_VISIBLE_DEVICES=%s CUDA finds only %d\n", entry, entry,
                getenv("CUDA_VISIBLE_DEVICES"), n_found);
-    else if (b->device_info(i, &info, &err))
-        printf("broken\t%s\t%s\n", entry, err.msg);
+        return;
+    }
+    const int rc = b->device_info(i, &info, &err);
+    const char *id = info.id[0] && strncmp(entry, "MIG-", 4) != 0 ? info.id : entry;
+    if (rc)
+        printf("broken\t%s\t%s\t%s\n", entry, id, err.msg);
     else
-        printf("gpu\t%zu\t%s\t%s\n", info.free_bytes, entry, info.name);
+        printf("gpu\t%zu\t%s\t%s\t%s\n", info.free_bytes, entry, id, info.name);
 }
 
 int cmd_gpus(int argc, char **argv)

@@ -5,8 +5,13 @@
 #include "cmd.h"
 #include "launch/env.h"
 
+/*
+ * What is remembered of a GPU, and given to workers, is its UUID: CUDA counts the others anew when one of them
+ * is gone. A person knows it by the host's CUDA_VISIBLE_DEVICES, or as it was counted when the run began.
+ */
 struct cmd_gpu {
-    const char *entry; /* what CUDA_VISIBLE_DEVICES calls it there */
+    const char *id;    /* the UUID; where CUDA did not tell, the entry */
+    const char *entry; /* what CUDA_VISIBLE_DEVICES calls it there: the index */
     const char *name;
     const char *broken; /* NULL, or why it cannot be used; then without name and memory */
     size_t free_bytes;
@@ -34,6 +39,18 @@ struct cmd_host_gpus {
  */
 int cmd_gpus_ask(const struct cmd_options *o, const struct zt_env *env, int n_asked,
                  struct zt_arena *arena, struct cmd_host_gpus **out);
+
+/*
+ * Ask for o->gpus of this machine once more, each by a process that sees it alone, as its worker will: *out is
+ * one, whose v[i] (o->n_gpus) says of o->gpus[i] what is free, or why it is broken or gone; its n counts the others. 0, or an
+ * exit code after a message.
+ */
+int cmd_gpus_ask_again(const struct cmd_options *o, const struct zt_env *env,
+                       struct zt_arena *arena, struct cmd_host_gpus **out);
+
+/* "GPU 2 (GPU-1a2b...)", for messages; returns buf. */
+enum { CMD_GPU_LABEL_BYTES = 160 };
+const char *cmd_gpu_label(const struct cmd_gpu *gpu, char buf[CMD_GPU_LABEL_BYTES]);
 
 /* May there be a GPU here: a device node, or a ZT_CUDA_LIB that tells us to look. Touches no driver. */
 bool cmd_may_have_gpus(void);

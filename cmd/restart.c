@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "gpus.h"
 #include "hosts_in.h"
 #include "launch/supervisor.h"
 
@@ -151,15 +152,6 @@ static bool leave_out_hosts(struct cmd_restart *r, const struct zt_launch_result
     return n_out > 0;
 }
 
-static void without(struct zt_str_list *list, const char *text)
-{
-    int n = 0;
-    for (int i = 0; i < list->n; i++)
-        if (strcmp(list->items[i], text) != 0)
-            list->items[n++] = list->items[i];
-    list->n = n;
-}
-
 /* On one machine; there are n devices or CPU workers. */
 static bool leave_out_rank(struct cmd_restart *r, const struct zt_launch_result *res,
                            const struct cmd_devices *dev, int n, struct cmd_options *o,
@@ -168,14 +160,17 @@ static bool leave_out_rank(struct cmd_restart *r, const struct zt_launch_result 
     char name[sizeof r->culprit] = "";
     const int rank = res->first_rank;
     const bool gpu = dev->kind == ZT_DEV_CUDA;
+    const int at = gpu && rank >= 0 ? rank / dev->per_gpu : 0; /* as gpus_here() gave them */
     if (rank >= 0 && gpu) /* another rank is on it once one before it is left out */
-        snprintf(name, sizeof name, "GPU %s", dev->workers[rank]);
+        cmd_gpu_label(&o->gpus[at], name);
     else if (rank >= 0)
         snprintf(name, sizeof name, "rank %d", rank);
     if (!twice_in_a_row(r, name) || n == 1)
         return false;
-    if (gpu)
-        without(&o->gpus, dev->workers[rank]);
+    if (gpu) {
+        o->n_gpus--;
+        memmove(&o->gpus[at], &o->gpus[at + 1], (size_t)(o->n_gpus - at) * sizeof *o->gpus);
+    }
     zt_str_printf(say, "%s is left out from now on: %s failed twice in a row",
                   gpu ? name : "one worker", gpu ? "its ranks" : name);
     return true;
@@ -198,10 +193,10 @@ bool cmd_restart_leave_out(struct cmd_restart *r, const struct zt_launch_result 
                            const struct cmd_devices *dev, struct cmd_options *o, struct zt_str *say)
 {
     const bool hosts = o->nodes.n > 0, gpus = !hosts && dev->kind == ZT_DEV_CUDA;
-    int left = gpus ? o->gpus.n : dev->n_workers;
+    int left = gpus ? o->n_gpus : dev->n_workers;
     if (hosts ? !leave_out_hosts(r, res, o, say) : !leave_out_rank(r, res, dev, left, o, say))
         return false;
-    left = hosts ? cmd_hosts_left(o) : gpus ? o->gpus.n : left - 1;
+    left = hosts ? cmd_hosts_left(o) : gpus ? o->n_gpus : left - 1;
     const int most = cmd_restart_divide(o->lost.batch, ZT_MAX(dev->per_gpu, 1), left, say);
     if (!gpus) /* they are counted when they are picked */
         o->lost.most = most;

@@ -15,7 +15,8 @@
  * do not divide it, the last ones are left out too.
  *
  * On one machine a run keeps to the devices that it has begun with. A GPU that cannot be used when it begins again is
- * left out with --elastic, and else the end of it: it never goes on with fewer unasked.
+ * left out with --elastic, and else the end of it: it never goes on with fewer unasked. A GPU is its UUID here: when one
+ * is gone, CUDA gives its index to another.
  */
 #ifndef ZT_CMD_RESTART_H
 #define ZT_CMD_RESTART_H

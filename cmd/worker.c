@@ -40,7 +40,8 @@ static int open_device(const struct zt_worker *w, struct machine *m, struct zt_e
     int rc = zt_backend_load(&m->backend, err);
     if (!rc)
         rc = m->backend->dev_create(0, &m->dev, m->log, sizeof m->log, err);
-    return rc;
+    const char *ours = getenv("CUDA_VISIBLE_DEVICES");
+    return rc && ours ? zt_err_wrap(err, "CUDA_VISIBLE_DEVICES=%s", ours) : rc;
 }
 
 /* Something that no call can report: NCCL has failed. Who waits for the GPU would wait for ever. */

@@ -26,15 +26,17 @@ static int device_count(int *n, struct zt_err *err)
 static int device_info(int index, struct zt_gpu_info *out, struct zt_err *err)
 {
     struct cudaDeviceProp prop;
+    memset(out, 0, sizeof *out);
     cudaError_t cu = cudaGetDeviceProperties(&prop, index);
-    if (cu == cudaSuccess)
+    if (cu == cudaSuccess) {
+        zt_cuda_id(&prop, out->id);
         cu = cudaSetDevice(index);
+    }
     if (cu == cudaSuccess)
         cu = cudaMemGetInfo(&out->free_bytes, &out->total_bytes);
     if (cu != cudaSuccess) {
         (void)cudaGetLastError();
-        return zt_err_set(err, ZT_EDEVICE, "GPU %d: %s: %s", index, cudaGetErrorName(cu),
-                          cudaGetErrorString(cu));
+        return zt_err_set(err, ZT_EDEVICE, "%s: %s", cudaGetErrorName(cu), cudaGetErrorString(cu));
     }
     snprintf(out->name, sizeof out->name, "%.127s", prop.name);
     out->major = prop.major;

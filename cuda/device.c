@@ -199,20 +199,33 @@ static cudaError_t describe(struct zt_cuda_dev *d, struct cudaDeviceProp *prop)
     return cudaSuccess;
 }
 
+void zt_cuda_id(const struct cudaDeviceProp *prop, char out[ZT_GPU_ID_BYTES])
+{
+    /* CUDA tells a MIG instance by its name alone: "NVIDIA A100-SXM4-40GB MIG 1g.5gb" */
+    int n = snprintf(out, ZT_GPU_ID_BYTES, "%s", strstr(prop->name, " MIG ") ? "MIG" : "GPU");
+    for (int i = 0; i < (int)sizeof prop->uuid.bytes; i++)
+        n += snprintf(out + n, (size_t)(ZT_GPU_ID_BYTES - n), "%s%02x",
+                      i == 0 || (i >= 4 && i <= 10 && i % 2 == 0) ? "-" : "",
+                      (unsigned char)prop->uuid.bytes[i]);
+}
+
 static void write_log(const struct zt_cuda_dev *d, const struct cudaDeviceProp *prop, char *log,
                       size_t log_bytes)
 {
     int driver = 0, runtime = 0;
     size_t lt = cublasLtGetVersion();
+    char id[ZT_GPU_ID_BYTES];
+    zt_cuda_id(prop, id);
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
-    snprintf(log, log_bytes,
-             "cuda: %s, compute capability %d.%d, %d multiprocessors, %.1f GiB; driver for CUDA "
-             "%d.%d, runtime %d.%d, cuBLASLt %zu.%zu.%zu%s",
-             prop->name, prop->major, prop->minor, prop->multiProcessorCount,
-             (double)prop->totalGlobalMem / (1024.0 * 1024 * 1024), driver / 1000,
-             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, lt / 10000, lt / 100 % 100,
-             lt % 100, d->f32 == CUBLAS_COMPUTE_32F ? "" : "; fp32 products in TF32");
+    snprintf(
+        log, log_bytes,
+        "cuda: %s (%s), compute capability %d.%d, %d multiprocessors, %.1f GiB; driver for CUDA "
+        "%d.%d, runtime %d.%d, cuBLASLt %zu.%zu.%zu%s",
+        prop->name, id, prop->major, prop->minor, prop->multiProcessorCount,
+        (double)prop->totalGlobalMem / (1024.0 * 1024 * 1024), driver / 1000, driver % 1000 / 10,
+        runtime / 1000, runtime % 1000 / 10, lt / 10000, lt / 100 % 100, lt % 100,
+        d->f32 == CUBLAS_COMPUTE_32F ? "" : "; fp32 products in TF32");
 }
 
 /* ZT_TF32=1: products of fp32 round their operands to 11 bits, on the tensor cores. */

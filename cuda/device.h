@@ -81,6 +81,9 @@ int zt_cuda_check(const struct zt_stream *s, cudaError_t e, const char *what,
 int zt_cuda_check_dev(const struct zt_cuda_dev *d, cudaError_t e, const char *what,
                       struct zt_err *err) ZT_MUST_CHECK;
 
+/* What CUDA_VISIBLE_DEVICES calls the device, wherever CUDA counts it. */
+void zt_cuda_id(const struct cudaDeviceProp *prop, char out[ZT_GPU_ID_BYTES]);
+
 int zt_cuda_dev_create(int index, struct zt_dev **out, char *log, size_t log_bytes,
                        struct zt_err *err) ZT_MUST_CHECK;
 void zt_cuda_dev_free(struct zt_dev *d);

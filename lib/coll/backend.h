@@ -12,7 +12,7 @@
 #include "coll/coll.h"
 
 /* ZT_BUILD, from the Makefile: the version and a checksum of the headers that both sides share. */
-enum { ZT_BACKEND_ABI = 1, ZT_NCCL_ID_BYTES = 128 };
+enum { ZT_BACKEND_ABI = 1, ZT_NCCL_ID_BYTES = 128, ZT_GPU_ID_BYTES = 48 };
 
 /* A job's NCCL rendezvous. Secret: whoever has it can join. Travels over the control plane only. */
 struct zt_nccl_id {
@@ -21,6 +21,9 @@ struct zt_nccl_id {
 
 struct zt_gpu_info {
     char name[128];
+    char id
+        [ZT_GPU_ID_BYTES]; /* its UUID as nvidia-smi prints it and CUDA_VISIBLE_DEVICES takes it: "GPU-..." or
+                                 "MIG-..."; "": not known */
     int major, minor; /* compute capability */
     size_t total_bytes, free_bytes;
 };
@@ -37,6 +40,7 @@ struct zt_backend {
      * says why in one line (no driver, a driver too old for this CUDA, no device).
      */
     int (*device_count)(int *n, struct zt_err *err);
+    /* On failure out->id is there all the same, where CUDA still tells it. The message does not name the GPU. */
     int (*device_info)(int index, struct zt_gpu_info *out, struct zt_err *err);
 
     /* `log` (optional) gets one line: the device and the versions of driver and libraries. */

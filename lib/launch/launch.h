@@ -222,10 +222,11 @@ void zt_worker_release(struct zt_worker *w); /* closes the descriptors; accepts 
 
 /*
  * Which devices a run on this host uses (CASES L06). visible: CUDA_VISIBLE_DEVICES or NULL; n_present
- * devices exist (-1: unknown); n_wanted <= 0 means all. out[0..*n_out) are the entries to hand to
- * workers as their CUDA_VISIBLE_DEVICES, in the order of `visible` ("2,0": rank 0 gets device 2, rank
- * 1 device 0); they point into *buf. An empty `visible`, or "-1", means none: *n_out is 0, never all.
- * Names ("GPU-...", "MIG-...") pass unchanged.
+ * devices exist (-1: unknown); n_wanted <= 0 means all. out[0..*n_out) are its entries, each of which shows a
+ * process one device, in the order of `visible` ("2,0": rank 0 gets device 2, rank 1 device 0); they
+ * point into *buf. An empty `visible`, or "-1", means none: *n_out is 0, never all. Names ("GPU-...",
+ * "MIG-...", or their beginnings) pass unchanged. Indices hold until a device is gone, and CUDA counts
+ * the others anew: who remembers devices asks CUDA for their UUIDs.
  */
 int zt_pick_devices(const char *visible, int n_present, int n_wanted, struct zt_str *buf,
                     const char **out, int max_out, int *n_out, struct zt_err *err) ZT_MUST_CHECK;

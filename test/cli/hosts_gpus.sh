@@ -29,9 +29,11 @@ static int info(int index, struct zt_gpu_info *out, struct zt_err *err)
 {
     *out = (struct zt_gpu_info){.free_bytes = strtoull(given("FREE", "1000000000"), NULL, 10) - (size_t)index};
     snprintf(out->name, sizeof out->name, "%s", given("MODEL", "Abacus 1"));
+    if (getenv("UUIDS"))
+        snprintf(out->id, sizeof out->id, "GPU-ba11000%d", index);
     if (index != (int)strtol(given("BROKEN", "-1"), NULL, 10))
         return 0;
-    snprintf(err->msg, sizeof err->msg, "GPU %d: it fell off the bus", index);
+    snprintf(err->msg, sizeof err->msg, "it fell off the bus");
     return err->code = ZT_EDEVICE;
 }
 static int nccl_id(struct zt_nccl_id *id, struct zt_err *err)
@@ -124,6 +126,9 @@ try zerotrain --include=localhost:2 tiny.yaml
 CUDA_VISIBLE_DEVICES=1 try zerotrain --include=localhost:1 tiny.yaml
 CUDA_VISIBLE_DEVICES=1,x try zerotrain tiny.yaml
 BROKEN=1 try zerotrain tiny.yaml
+BROKEN=1 UUIDS=1 try zerotrain tiny.yaml
+BROKEN=1 UUIDS=1 CUDA_VISIBLE_DEVICES=GPU-c0,GPU-ba try zerotrain tiny.yaml
+BROKEN=0 UUIDS=1 CUDA_VISIBLE_DEVICES=GPU-ba110000 try zerotrain tiny.yaml
 BROKEN=1 FREE=30000000 try zerotrain --num_gpus=1 "${large[@]}" tiny.yaml | said | head -n 1
 FREE=30000000 try zerotrain --include=localhost:1 --devices_per_gpu=2 "${large[@]}" tiny.yaml | said | head -n 1
 GPUS=0 try zerotrain --device=cuda tiny.yaml

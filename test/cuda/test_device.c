@@ -16,8 +16,11 @@ TEST(cuda_device_names_itself)
     CHECK(n >= 1);
     CHECK_OK(zt_backend()->device_info(0, &info, &g.err), g.err);
     CHECK(info.name[0] && info.major >= 7 && info.free_bytes <= info.total_bytes);
+    CHECK_INT(strspn(info.id, "GPUMI-0123456789abcdef"), 40);
+    CHECK_INT(strlen(info.id), 40);
     CHECK_OK(gpu_open(&g), g.err);
     CHECK(strncmp(g.log, "cuda: ", 6) == 0 && strstr(g.log, info.name));
+    CHECK(strstr(g.log, info.id));
     CHECK_INT(g.dev->ops->kind, ZT_DEV_CUDA);
     gpu_close(&g);
 }

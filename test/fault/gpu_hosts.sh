@@ -14,7 +14,7 @@ if [ ! -e "$library" ]; then
 fi
 # What each host has; the last has no GPU.
 echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=2" >"$lab.zt1"
-echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3,0" >"$lab.zt2"
+echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3,0 CUSIM_GONE=$tmp/gone" >"$lab.zt2"
 echo "SetEnv ZT_CUDA_LIB=$library CUSIM_DEVICES=1 CUSIM_MEMORY=64M" >"$lab.zt3"
 . test/fault/lab.bash
 unset CUDA_VISIBLE_DEVICES ZT_CUDA_LIB CUSIM_DEVICES
@@ -114,5 +114,39 @@ hit INT "$pid"
 struck=$SECONDS
 within 15 "a host is cut off, and left out" 130 'zt2 is left out from now on: it was lost'
 grep -q 'batch 4 = .* x 2 ranks' "$tmp/out" || fail "a host is cut off, and left out" "$(tail -n 3 "$tmp/err")"
+
+# A GPU of zt2 falls off the bus, and the others are counted anew. One that is not of the run: its own are the same as
+# before. Then one of the run's: that rank has none, not another one.
+again() { [ "$(grep -c 'going on from\|first step again' "$tmp/err")" -ge "$1" ] || ended; }
+gpus_on_2() {
+    local r p
+    for r in 2 3; do
+        p=$(rank_on 2 $r)
+        [ -z "$p" ] || tr '\0' '\n' <"/proc/$p/environ" | sed -n 's/^CUDA_VISIBLE_DEVICES=GPU-\(..\).*/\1/p'
+    done
+}
+train --max_restarts=1 --set checkpoint.dir="$tmp/ck1"
+echo 1 >"$tmp/gone"
+hit 9 "$(rank_on 2 3)"
+ranks_are_back() { [ "$(gpus_on_2 | wc -l)" = 2 ] || ended; }
+until_true again 1
+until_true ranks_are_back
+gpus=$(gpus_on_2 | xargs)
+hit INT "$pid"
+struck=$SECONDS
+within 15 "another GPU of a host is gone" 130 'restart 1 of 1'
+[ "$gpus" = "03 00" ] || fail "another GPU of a host is gone" "its ranks have GPUs $gpus"
+rm "$tmp/gone"
+
+train --max_restarts=2 --elastic --set checkpoint.dir="$tmp/ck2" --set train_batch_size=4
+echo 0 >"$tmp/gone"
+hit 9 "$(rank_on 2 3)"
+until_true again 2
+until_true grep -q 'batch 4 = .* x 2 ranks' "$tmp/out"
+hit INT "$pid"
+struck=$SECONDS
+within 15 "a GPU of a host is gone" 130 'zt2 is left out from now on: its ranks failed twice in a row'
+grep -q 'rank 3 on zt2 failed first' "$tmp/err" && grep -q 'CUDA_VISIBLE_DEVICES=GPU-00637573' "$tmp/out" "$tmp/err" ||
+    fail "a GPU of a host is gone" "$(tail -n 20 "$tmp/err")"
 
 exit $failed
