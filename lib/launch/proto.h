@@ -20,7 +20,7 @@
 #define ZT_PROTO_MARKER "\n\002zerotrain\003\n"
 
 enum {
-    ZT_PROTO_VERSION = 6,
+    ZT_PROTO_VERSION = 7,
     ZT_FRAME_HEADER = 16,
     ZT_FRAME_MAX = 16 << 20,      /* bytes of a payload */
     ZT_PROTO_NOISE_MAX = 1 << 20, /* bytes skipped before the marker; more is a wrong program */
@@ -41,7 +41,7 @@ enum zt_frame_type {
         9, /* worker to agent: secret bytes; agent to front end: u32 rank, those; when all
                              ranks have given theirs, down to all workers: a blob of each rank */
     ZT_FRAME_CLOCK = 10,  /* to the agent: nothing; back at once: u32 s since 1970, u32 ns */
-    ZT_FRAME_START = 11,  /* to a process that has joined (rendezvous.h): start the agents */
+    ZT_FRAME_START = 11,  /* to a process that has joined (rendezvous.h): start the agents; nonce */
     ZT_FRAME_LEAVE = 12,  /* the same: u32 exit code to leave with */
     ZT_FRAME_HOLD = 13,   /* to the agent: u32: 1: take nothing more from workers; 0: go on */
     ZT_FRAME_LOG = 16,    /* to the front end: u32 rank, u32 zt_log_stream, the line */

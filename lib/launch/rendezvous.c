@@ -268,13 +268,18 @@ socklen_t zt_meeting_unix(const struct zt_meeting *m, struct sockaddr_storage *o
 void zt_meeting_hello(const struct zt_meeting *m, int rank, enum zt_party_kind kind,
                       struct zt_hello *out)
 {
-    _Static_assert(sizeof *out == 8 + 3 * 4 + ZT_JOB_ID_BYTES && sizeof *out <= ZT_TLS_NAME_MAX,
+    _Static_assert(sizeof *out == 8 + 3 * 4 + ZT_JOB_ID_BYTES + ZT_NONCE_BYTES &&
+                       sizeof *out <= ZT_TLS_NAME_MAX,
                    "it has no holes, and may be a name");
-    memcpy(out->magic, "ztjoin3\n", sizeof out->magic);
+    memcpy(out->magic, "ztjoin4\n", sizeof out->magic);
     out->rank = rank;
     out->kind = kind;
     out->world = m->world;
     memcpy(out->id, m->id, sizeof out->id);
+    if (kind == ZT_PARTY_AGENT)
+        memcpy(out->nonce, m->nonce, sizeof out->nonce);
+    else
+        memset(out->nonce, 0, sizeof out->nonce);
 }
 
 void zt_meeting_keepalive(int fd)
@@ -300,7 +305,7 @@ void zt_meeting_has_beats(int fd)
 
 enum { TICKET_MAX_BYTES = 4096 };
 
-static const char ticket_magic[] = "zerotrain ticket 3\n";
+static const char ticket_magic[] = "zerotrain ticket 4\n";
 
 void zt_ticket_put(const struct zt_meeting *m, struct zt_str *out)
 {
@@ -312,6 +317,7 @@ void zt_ticket_put(const struct zt_meeting *m, struct zt_str *out)
     zt_put_u32(out, m->half_a_secret);
     zt_put_blob(out, m->host, strlen(m->host));
     zt_str_add(out, m->id, sizeof m->id);
+    zt_str_add(out, m->nonce, sizeof m->nonce);
     zt_str_add(out, m->secret, sizeof m->secret);
 }
 
@@ -328,11 +334,13 @@ static int parse_ticket(const unsigned char *text, size_t n, struct zt_meeting *
     out->half_a_secret = zt_get_u32(&c) != 0;
     const unsigned char *host = zt_get_blob(&c, &len);
     const unsigned char *id = zt_get_bytes(&c, sizeof out->id);
+    const unsigned char *nonce = zt_get_bytes(&c, sizeof out->nonce);
     const unsigned char *secret = zt_get_bytes(&c, sizeof out->secret);
     if (!zt_cursor_done(&c) || len >= sizeof out->host || out->world < 1)
         return -1;
     memcpy(out->host, host, len);
     memcpy(out->id, id, sizeof out->id);
+    memcpy(out->nonce, nonce, sizeof out->nonce);
     memcpy(out->secret, secret, sizeof out->secret);
     return 0;
 }

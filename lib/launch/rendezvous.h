@@ -22,11 +22,15 @@
  * holds a connection of its own and dies for itself: nobody passes on what another says. An agent that is not let in yet
  * ends with the process that has started it.
  *
+ * Jobs that follow each other may have all of this in common, and an agent of the one before, whose link was cut, may
+ * still dial. So each meeting has a nonce, which rank 0 draws and sends with START, over the connection of one that it
+ * has let in; agents say it in their HELLO, and who says another is no part of this meeting.
+ *
  * Strangers and garbage cost time, nothing else. Connections that have not proven themselves have ZT_STRANGERS_MAX places;
  * when all are taken others wait in the system's queue, until the address that holds most has held one for half a second,
  * which is taken from it. So one host does not keep others out for long; very many together can.
  *
- * Frames. Up: HELLO, PARTY (who), SIGNAL. Down: HELLO, START (the agents), LEAVE (the exit code), FAIL.
+ * Frames. Up: HELLO, PARTY (who), SIGNAL. Down: HELLO, START (the agents; the nonce), LEAVE (the exit code), FAIL.
  *
  * Files: rendezvous.c (where, and the secret), rendezvous_listen.c, rendezvous_front.c, rendezvous_dial.c,
  * rendezvous_member.c.
@@ -42,6 +46,7 @@
 
 enum {
     ZT_JOB_ID_BYTES = 20,
+    ZT_NONCE_BYTES = 16,
     ZT_RENDEZVOUS_PORT = 29500, /* where no other is told */
     ZT_RENDEZVOUS_S = 60,
     ZT_PARTY_AGENTS = 2, /* of the first process of a host */
@@ -57,6 +62,7 @@ struct zt_meeting {
     int world;
     uint8_t id[ZT_JOB_ID_BYTES];
     uint8_t secret[ZT_TLS_SECRET_BYTES]; /* where there is TCP */
+    uint8_t nonce[ZT_NONCE_BYTES];       /* of this meeting; of who joins: since START */
     bool half_a_secret;                  /* zt_meeting_add_file() makes it whole */
     char host[ZT_HOST_TEXT];             /* where rank 0 listens by TCP; "": one host, no TCP */
     int port;                            /* 0: the system picks one (rank 0) */
@@ -104,6 +110,7 @@ struct zt_hello {
     char magic[8];
     int32_t rank, kind, world;
     uint8_t id[ZT_JOB_ID_BYTES];
+    uint8_t nonce[ZT_NONCE_BYTES]; /* of an agent; else 0 */
 };
 void zt_meeting_hello(const struct zt_meeting *m, int rank, enum zt_party_kind kind,
                       struct zt_hello *out);
@@ -128,6 +135,7 @@ void zt_meeting_has_beats(int fd);
 /* One of the processes. Rank 0 of a job that is its own front end is there from the beginning. */
 struct zt_party {
     int rank, local_rank;
+    const uint8_t *nonce;                   /* of the meeting */
     bool told;                              /* PARTY came: what is below is known */
     char host[ZT_HOST_TEXT];                /* for people; Slurm's name of it where there is one */
     char host_id[ZT_HOST_TEXT + 80];        /* equal: the same host */

@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -96,12 +97,15 @@ int zt_rendezvous_open(const struct zt_meeting *m, const char *host, struct zt_r
     r->shakes = zt_xcalloc(ZT_STRANGERS_MAX, sizeof *r->shakes);
     for (int i = 0; i < m->world; i++) {
         r->v[i].rank = i;
+        r->v[i].nonce = r->m.nonce;
         for (int k = 0; k < ZT_PARTY_AGENTS; k++)
             r->v[i].agents[k].fd = -1;
     }
     if (m->rank >= 0)
         zt_party_describe(&r->v[m->rank], m->rank, m->local_rank, host);
-    int rc = listen_unix(r, err);
+    int rc = getrandom(r->m.nonce, sizeof r->m.nonce, 0) == sizeof r->m.nonce
+                 ? listen_unix(r, err)
+                 : zt_err_errno(err, ZT_ESYS, "getrandom");
     if (!rc && m->host[0])
         rc = zt_meeting_listen(m, &r->tcp_fd, r->address, sizeof r->address, &r->port, err);
     if (!rc && m->host[0]) {
@@ -341,7 +345,7 @@ static int on_party(struct zt_party *p, struct zt_cursor c, struct zt_err *err)
     p->local_rank = (int)local;
     p->told = true;
     if (p->local_rank <= 0)
-        zt_frame_put(&p->link.out, ZT_FRAME_START, NULL, 0);
+        zt_frame_put(&p->link.out, ZT_FRAME_START, p->nonce, ZT_NONCE_BYTES);
     zt_link_flush(&p->link);
     return 0;
 }

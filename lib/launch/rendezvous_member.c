@@ -124,10 +124,14 @@ static int start_agent(struct member *m, struct child *child, struct zt_err *err
     return rc;
 }
 
-static int start_agents(struct member *m, struct zt_err *err)
+static int start_agents(struct member *m, struct zt_cursor c, struct zt_err *err)
 {
-    int rc = m->started ? zt_err_set(err, ZT_EPROTO, "a second START frame") : 0;
+    const unsigned char *nonce = zt_get_bytes(&c, sizeof m->meeting->nonce);
+    if (m->started || !zt_cursor_done(&c))
+        return zt_err_set(err, ZT_EPROTO, "malformed or second START frame");
+    int rc = 0;
     m->started = true;
+    memcpy(m->meeting->nonce, nonce, sizeof m->meeting->nonce);
     for (int i = 0; i < ZT_PARTY_AGENTS && !rc; i++)
         rc = start_agent(m, &m->agents[i], err);
     forget_secret(m->meeting);
@@ -141,7 +145,7 @@ static int take_frame(struct member *m, const struct zt_frame *f, struct zt_err 
     case ZT_FRAME_HELLO:
         return 0;
     case ZT_FRAME_START:
-        return start_agents(m, err);
+        return start_agents(m, c, err);
     case ZT_FRAME_LEAVE:
         m->exit_code = (int)(zt_get_u32(&c) & 255);
         return 0;

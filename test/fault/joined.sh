@@ -112,7 +112,7 @@ else
 fi
 grep -qs "^API_TOKEN=$token" "$tmp/env" && grep -q "$text" "$tmp/recipe.yaml" || fail "what he sees" "nothing was planted"
 bytes=$(wc -c <"$record")
-if ! grep -qa ztjoin3 "$record" || [ "$bytes" -lt 5000 ]; then
+if ! grep -qa ztjoin4 "$record" || [ "$bytes" -lt 5000 ]; then
     fail "what he sees" "nothing of the job, in $bytes bytes"
 elif grep -qaE "$token|$text|API_TOKEN|n_layer|zerotrain" "$record"; then
     fail "what he sees" "$(grep -aoE "$token|$text|API_TOKEN|n_layer|zerotrain" "$record" | sort | uniq -c | tr '\n' ' ')"

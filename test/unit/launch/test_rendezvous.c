@@ -833,6 +833,31 @@ TEST(agents_that_still_dial_end_with_their_process)
     end_dialing(&r, agents);
 }
 
+/* Another rank 0 listens there, which the process does not know: its link was cut. The jobs are the same in all else. */
+TEST(agents_of_the_job_before_stay_out)
+{
+    enum { ROUNDS = 20, ROUND_MS = 50 };
+    struct zt_meeting m = job(2, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    char text[SAYS_BYTES];
+    int says, agents[ZT_PARTY_AGENTS];
+    pid_t pid = join_until_agents_dial(&m, &r, &says, agents);
+    r.m.nonce[0] ^= 1;
+    for (int i = 0; i < ZT_PARTY_AGENTS; i++)
+        close(agents[i]);
+    for (int i = 0; i < ROUNDS; i++)
+        CHECK_INT(zt_rendezvous_step(&r, ROUND_MS, &err), 0);
+    CHECK_INT(r.v[1].n_agents, 0);
+    r.m.nonce[0] ^= 1; /* it is theirs after all */
+    CHECK_OK(zt_rendezvous_wait(&r, &err), err);
+    CHECK_INT(r.v[1].n_agents, ZT_PARTY_AGENTS);
+    zt_rendezvous_leave(&r, 42);
+    CHECK_INT(end_of(pid, says, text), 42);
+    while (waitpid(-1, NULL, 0) > 0)
+        ;
+}
+
 /* The front end decides what it means. */
 TEST(a_signal_is_passed_on)
 {

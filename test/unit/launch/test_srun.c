@@ -292,7 +292,7 @@ TEST(tasks_join_by_the_ticket)
 
 TEST(what_is_no_ticket)
 {
-    static const char *const texts[] = {"", "garbage", "zerotrain ticket 3\n",
+    static const char *const texts[] = {"", "garbage", "zerotrain ticket 4\n",
                                         "zerotrain ticket 2\n...."};
     for (size_t i = 0; i < ZT_ARRAY_LEN(texts); i++) {
         struct zt_meeting m;
