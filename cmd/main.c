@@ -1,6 +1,7 @@
 #include "cmd.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -108,8 +109,25 @@ static int run_command(int argc, char **argv)
     return cmd_train(argc, argv);
 }
 
+/*
+ * Where one of the three standard descriptors is closed, the next file or socket of ours would get its number, and
+ * what is said would be written into it. A closed input is empty, and a closed output still cannot be written.
+ */
+static bool fill_closed(void)
+{
+    static const int flags[] = {O_RDONLY, O_RDONLY, O_WRONLY};
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", flags[fd]) != fd)
+            return false;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
+    if (!fill_closed()) {
+        cmd_error("/dev/null: %s", strerror(errno));
+        return ZT_EXIT_FAILURE;
+    }
     int code = run_command(argc, argv);
     errno = 0;
     if ((fflush(stdout) || ferror(stdout)) && code == ZT_EXIT_OK) {

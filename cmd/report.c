@@ -451,8 +451,10 @@ int cmd_report(int argc, char **argv)
     int code = parse(&rep, argc, argv);
     for (int i = optind; code < 0 && i < argc; i++)
         add_path(&rep, argv[i]);
-    if (code < 0)
-        code = rep.code ? rep.code : print(&rep);
+    if (code < 0 && rep.n > 0)
+        code = print(&rep);
+    if (code <= 0)
+        code = rep.code;
     free(rep.rows);
     zt_arena_release(&rep.arena);
     return code;

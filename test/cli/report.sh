@@ -85,3 +85,9 @@ sed -i 's/model_type/model_typo/' bad/recipe/recipe.yaml
 cp -r runs/stage0 bad/ranks
 sed -i 1d bad/ranks/recipe.yaml
 for run in bad/*; do try zerotrain report "$run"; done
+# What can be read is reported.
+mkdir mixed
+cp -r bad/line runs/stage0 mixed
+try zerotrain report bad/long mixed
+try zerotrain report --format=csv --output=some.csv mixed
+cut -d, -f1 some.csv
