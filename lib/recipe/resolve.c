@@ -371,6 +371,15 @@ static void resolve_data(struct zt_load *ld)
     zt_load_check_window(ld);
 }
 
+/* A run's folder is in runs/, whatever it is called. */
+static void check_log(struct zt_load *ld)
+{
+    const char *name = ld->settings->r.log.name;
+    if (name && strchr(name, '/'))
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, pos_of(ld, "log.name"),
+                    "log.name: \"%s\" is not a name: it has a slash; log.dir gives a folder", name);
+}
+
 void zt_load_resolve(struct zt_load *ld)
 {
     ld->settings->r.n_ranks = ld->opts->n_ranks;
@@ -378,6 +387,7 @@ void zt_load_resolve(struct zt_load *ld)
     resolve_training(ld);
     leave_unknown_steps_unsaid(ld);
     check_profile(ld);
+    check_log(ld);
     resolve_precision(ld);
     zt_load_resolve_model(ld);
     zt_load_activations(ld);

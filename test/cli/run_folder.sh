@@ -8,6 +8,7 @@ try train tiny.yaml --log_dir=made | grep -E '^(\$|run|zerotrain)'
 try train tiny.yaml --log_dir=made
 try train tiny.yaml --log_dir=file
 try train tiny.yaml --log_dir=file/below
+try train tiny.yaml --set log.name=../mine
 try train tiny.yaml --set log.name=mine | grep -E '^(\$|run|zerotrain)'
 try train tiny.yaml --set log.dir=named | grep -E '^(\$|run|zerotrain)'
 train tiny.yaml >/dev/null
