@@ -20,8 +20,8 @@ static char *path_in(const char *dir, const char *name)
     return path.buf;
 }
 
-int display_init(struct display *d, const char *log_dir, int world, int64_t steps,
-                 int64_t steps_per_print, struct zt_err *err)
+void display_init(struct display *d, const char *log_dir, FILE *metrics, int world, int64_t steps,
+                  int64_t steps_per_print)
 {
     memset(d, 0, sizeof *d);
     d->out.fd = STDOUT_FILENO;
@@ -34,12 +34,7 @@ int display_init(struct display *d, const char *log_dir, int world, int64_t step
     d->metrics_path = path_in(log_dir, "metrics.jsonl");
     d->summary_path = path_in(log_dir, "summary.json");
     d->memory = display_memory_create(world);
-    d->metrics = fopen(d->metrics_path, "ae");
-    if (d->metrics)
-        return 0;
-    int rc = zt_err_errno(err, ZT_EIO, "%s", d->metrics_path);
-    display_release(d);
-    return rc;
+    d->metrics = metrics;
 }
 
 void display_release(struct display *d)
@@ -129,9 +124,16 @@ void display_say(struct display *d, const char *text)
     rank_out_say(&d->err, text);
 }
 
+/* Training goes on, but the run will not have been a success. */
+static void notice_unwritten(struct display *d, const char *text)
+{
+    d->incomplete = true;
+    display_notice(d, text);
+}
+
 /* ---- metrics.jsonl ---- */
 
-/* A full disk must not end the training; it is said once. */
+/* A full disk must not end the training; it is said once, and in the exit status. */
 static void keep(struct display *d, const struct zt_metrics *m)
 {
     struct zt_str line = {0};
@@ -145,7 +147,7 @@ static void keep(struct display *d, const struct zt_metrics *m)
                       d->metrics_path, strerror(errno));
         fclose(d->metrics);
         d->metrics = NULL;
-        display_notice(d, line.buf);
+        notice_unwritten(d, line.buf);
     }
     zt_str_release(&line);
 }
@@ -305,7 +307,7 @@ static void on_start(struct display *d, const json_t *o)
     d->started = true;
     d->steps = integer(o, "last_step");
     if (zt_record_cut(d->metrics_path, d->first_step, &err))
-        display_notice(d, err.msg);
+        notice_unwritten(d, err.msg);
     if (resumed)
         zt_str_printf(&d->out.buf, "going on from %s, after step %" PRId64 "; read in %.2f s\n",
                       resumed, d->first_step, number(o, "load_ms") * 1e-3);
@@ -342,12 +344,14 @@ static void on_profile(struct display *d, const json_t *o)
     if (!text)
         return;
     clear_live_line(d);
-    if (!d->profile_path)
+    if (!d->profile_path) {
         zt_str_printf(&d->out.buf, "\n%s\n", text);
-    else if (zt_write_file_atomic(d->profile_path, text, strlen(text), &err))
-        display_notice(d, err.msg);
-    else
+    } else if (zt_write_file_atomic(d->profile_path, text, strlen(text), &err)) {
+        zt_err_wrap(&err, "flops_profiler.output_file");
+        notice_unwritten(d, err.msg);
+    } else {
         zt_str_printf(&d->out.buf, "profile written to %s\n", d->profile_path);
+    }
 }
 
 static void on_end(struct display *d, const json_t *o)
@@ -423,9 +427,9 @@ static void write_summary(struct display *d, int exit_code)
     char *text = json_dumps(o, JSON_INDENT(1));
     json_decref(o);
     if (!text)
-        display_notice(d, "summary.json: out of memory");
+        notice_unwritten(d, "summary.json: out of memory");
     else if (zt_write_file_atomic(d->summary_path, text, strlen(text), &err))
-        display_notice(d, err.msg);
+        notice_unwritten(d, err.msg);
     free(text);
 }
 
@@ -480,7 +484,7 @@ void display_summary(struct display *d, int exit_code)
     breakdowns_print(&d->breakdowns, &d->out.buf);
     if (d->n_memory)
         display_memory_print(d);
-    write_summary(d, exit_code);
+    write_summary(d, exit_code ? exit_code : d->incomplete ? ZT_EXIT_FAILURE : ZT_EXIT_OK);
 }
 
 int display_finish(struct display *d, bool told)

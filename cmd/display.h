@@ -33,7 +33,8 @@ struct display {
     int world;
     bool started; /* a run, or this attempt of it, had its first values */
     int restarts;
-    FILE *metrics; /* metrics.jsonl; NULL after it failed */
+    FILE *metrics;   /* metrics.jsonl; NULL after it failed */
+    bool incomplete; /* something that the run was to leave could not be written, which was said */
     char *metrics_path, *summary_path;
     double first_loss, last_loss, first_val, last_val;
     bool have_loss, have_val;
@@ -54,9 +55,9 @@ struct display {
     bool has_pending;
 };
 
-/* Of a run, which may be of several attempts. */
-int display_init(struct display *d, const char *log_dir, int world, int64_t steps,
-                 int64_t steps_per_print, struct zt_err *err) ZT_MUST_CHECK;
+/* Of a run, which may be of several attempts. Takes `metrics`, the folder's metrics.jsonl. */
+void display_init(struct display *d, const char *log_dir, FILE *metrics, int world, int64_t steps,
+                  int64_t steps_per_print);
 void display_release(struct display *d);
 
 /* An attempt has ended. What its reader has not taken yet is kept for later. */

@@ -1,6 +1,7 @@
 #include "run_folder.h"
 
 #include <errno.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -62,32 +63,60 @@ static void clean(const char *dir)
 }
 
 /*
- * What --log_dir or log.dir says; the record of an earlier run in it is not written over, but a run that goes
- * on from a checkpoint goes on with its record too.
+ * metrics.jsonl, locked for as long as it is open. The lock is this process's, so it goes with it; where a file system
+ * knows none there is none.
  */
-static int make_given(const char *given, const struct zt_recipe *r, struct zt_str *dir,
-                      struct zt_err *err)
+static int open_metrics(const char *path, FILE **out, struct stat *st, struct zt_err *err)
+{
+    FILE *f = fopen(path, "ae");
+    int rc = !f || fstat(fileno(f), st) ? zt_err_errno(err, ZT_EIO, "%s", path) : 0;
+    if (!rc && S_ISREG(st->st_mode) && flock(fileno(f), LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        rc = zt_err_set(err, ZT_EINPUT,
+                        "%s: another run is under way in this folder; name another one with "
+                        "--log_dir",
+                        path);
+    if (!rc && fstat(fileno(f), st)) /* the size once it is ours */
+        rc = zt_err_errno(err, ZT_EIO, "%s", path);
+    if (rc && f)
+        fclose(f);
+    *out = rc ? NULL : f;
+    return rc;
+}
+
+/*
+ * The record of an earlier run is not written over, but a run that goes on from a checkpoint goes on with its record
+ * too.
+ */
+static int take_record(const char *dir, const struct zt_recipe *r, FILE **metrics,
+                       struct zt_err *err)
 {
     struct zt_str path = {0};
     struct stat st;
-    zt_str_puts(dir, given);
-    int rc = zt_make_dirs(given, err);
-    zt_str_printf(&path, "%s/metrics.jsonl", given);
+    zt_str_printf(&path, "%s/metrics.jsonl", dir);
     const bool goes_on = strcmp(r->checkpoint.resume, "never") != 0;
-    if (!rc && !goes_on && stat(path.buf, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
+    int rc = open_metrics(path.buf, metrics, &st, err);
+    if (!rc && !goes_on && S_ISREG(st.st_mode) && st.st_size > 0) {
         rc = zt_err_set(err, ZT_EINPUT,
                         "%s: holds the record of an earlier run; name another folder with "
                         "--log_dir, or remove it",
                         path.buf);
-    if (!rc)
-        clean(given);
+        fclose(*metrics);
+        *metrics = NULL;
+    }
     zt_str_release(&path);
     return rc;
 }
 
 int cmd_run_folder(const struct cmd_options *o, const struct zt_recipe *r, struct zt_str *dir,
-                   struct zt_err *err)
+                   FILE **metrics, struct zt_err *err)
 {
     const char *given = o->log_dir ? o->log_dir : r->log.dir;
-    return given ? make_given(given, r, dir, err) : make_new(o->recipe_path, r, dir, err);
+    int rc = given ? zt_make_dirs(given, err) : make_new(o->recipe_path, r, dir, err);
+    if (given)
+        zt_str_puts(dir, given);
+    if (!rc)
+        rc = take_record(dir->buf, r, metrics, err);
+    if (!rc)
+        clean(dir->buf);
+    return rc;
 }

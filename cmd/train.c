@@ -175,19 +175,20 @@ static int find_env(struct job *j)
 static int prepare(struct job *j, struct zt_err *err)
 {
     struct zt_str path = {0}, recipe = {0};
-    int rc = cmd_run_folder(&j->o, j->r, &j->log_dir, err);
+    FILE *metrics;
+    int rc = cmd_run_folder(&j->o, j->r, &j->log_dir, &metrics, err);
     if (rc)
         return rc;
+    display_init(&j->display, j->log_dir.buf, metrics, j->dev.n_workers, j->r->train.steps,
+                 j->r->log.steps_per_print);
+    set_display(j);
     zt_recipe_print(j->r, &recipe);
     zt_str_printf(&path, "%s/recipe.yaml", j->log_dir.buf);
     rc = zt_write_file_atomic(path.buf, recipe.buf, recipe.len, err);
     zt_str_release(&path);
     zt_str_release(&recipe);
-    if (!rc)
-        rc = display_init(&j->display, j->log_dir.buf, j->dev.n_workers, j->r->train.steps,
-                          j->r->log.steps_per_print, err);
-    if (!rc)
-        set_display(j);
+    if (rc)
+        display_release(&j->display);
     return rc;
 }
 
@@ -387,6 +388,17 @@ static int told_between(struct job *j, int sig)
     return code_between(128 + sig);
 }
 
+/* Hours of training must not end in a profile that cannot be written. */
+static int check_profile(const struct zt_recipe *r, struct zt_err *err)
+{
+    static const char key[] = "flops_profiler.output_file";
+    struct zt_err why;
+    if (!r->profile.enabled || !r->profile.output_file ||
+        !zt_write_file_check(r->profile.output_file, &why))
+        return 0;
+    return zt_err_set(err, ZT_EINPUT, "%s: %s: %s", zt_recipe_origin(r, key), key, why.msg);
+}
+
 /* Everything that can be wrong before workers are started, for this attempt. 0, or an exit code after a message. */
 static int set_up(struct job *j)
 {
@@ -411,7 +423,9 @@ static int set_up(struct job *j)
     j->threads = cmd_threads(j->r, &j->dev);
     const struct zt_ckpt_wait wait = {
         .most_s = j->first_ranks ? 60 : 5, .go_on = goes_on_waiting, .ctx = j};
-    int rc = plan_all_ranks(j, &err);
+    int rc = j->first_ranks ? 0 : check_profile(j->r, &err);
+    if (!rc)
+        rc = plan_all_ranks(j, &err);
     if (!rc)
         rc = zt_train_check(j->r, j->model, &j->notes, &err);
     if (!rc && !zt_fit_fits(j->plan, &j->limits)) {
@@ -511,6 +525,11 @@ static int finish(struct job *j, struct outcome *end)
     if (end->next.len)
         display_say(&j->display, end->next.buf);
     zt_str_release(&end->next);
+    if (j->display.incomplete && !end->code) {
+        display_say(&j->display,
+                    "trained to the end, but not all of its record could be written: see above");
+        end->code = ZT_EXIT_FAILURE;
+    }
     cmd_join_leave(&j->o, end->code); /* who has joined waits for no reader of ours */
     const int lost = display_finish(&j->display, told);
     if (!lost || told)

@@ -140,6 +140,25 @@ out:
     return rc;
 }
 
+int zt_write_file_check(const char *path, struct zt_err *err)
+{
+    struct zt_str tmp = {0};
+    struct stat st;
+    const bool into = lstat(path, &st) == 0 && !S_ISREG(st.st_mode);
+    int rc = 0;
+    zt_str_printf(&tmp, "%s" TEMP "%ld", path, (long)getpid());
+    int fd = into ? open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC)
+                  : open(tmp.buf, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd >= 0)
+        close(fd);
+    else if (!into || errno != ENXIO) /* a pipe's reader may come later */
+        rc = zt_err_errno(err, ZT_EIO, "%s", path);
+    if (fd >= 0 && !into)
+        unlink(tmp.buf);
+    zt_str_release(&tmp);
+    return rc;
+}
+
 int zt_make_dirs(const char *path, struct zt_err *err)
 {
     struct zt_str s = {0};

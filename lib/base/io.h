@@ -40,6 +40,9 @@ void zt_write_file_clean(const char *path);
 int zt_write_file_atomic(const char *path, const void *bytes, size_t n,
                          struct zt_err *err) ZT_MUST_CHECK;
 
+/* Could zt_write_file_atomic() begin to write there? Leaves nothing. */
+int zt_write_file_check(const char *path, struct zt_err *err) ZT_MUST_CHECK;
+
 /* mkdir -p. An existing directory is fine. */
 int zt_make_dirs(const char *path, struct zt_err *err) ZT_MUST_CHECK;
 

@@ -362,7 +362,8 @@ const struct zt_key zt_keys[] = {
         "The step, from 1; the first ones are slower than the rest."),
     BOOL("flops_profiler.detailed", r.profile.detailed, "true", "By segment of the model as well."),
     KEY("flops_profiler.output_file", STR, r.profile.output_file, NULL,
-        "Write it there, from the folder the run is started in, instead of showing it."),
+        "Write it there, from the folder the run is started in, instead of showing it. Whether that can be "
+        "done is tried before the start."),
     HARMLESS("flops_profiler.module_depth", INT, "segments have one depth"),
     HARMLESS("flops_profiler.top_modules", INT, "every segment is shown"),
     HARMLESS("flops_profiler.recompute_fwd_factor", FLOAT, "recomputation is counted as it is"),
@@ -663,7 +664,7 @@ const struct zt_key zt_keys[] = {
     SECTION("log", "Where a run is written down."),
     KEY("log.dir", STR, r.log.dir, NULL,
         "Folder of the run, from the folder it is started in; runs/NAME-TIME if not given."),
-    KEY("log.name", STR, r.log.name, NULL, "NAME of the run; the recipe's if not given."),
+    KEY("log.name", STR, r.log.name, NULL, "NAME of the run, without a slash; the recipe's if not given."),
     SECTION("parallel", "Workers."),
     INT("parallel.threads", threads, "0", 0, 4096,
         "Threads of a CPU worker; 0: cores over workers of the machine."),

@@ -5,6 +5,17 @@ tiny
 mkdir run
 ln -s /dev/full run/metrics.jsonl
 try train tiny.yaml --log_dir=run | steps | grep -v "^step" | LC_ALL=C sort
+grep exit_code run/summary.json
+mkdir last
+ln -s /dev/full last/summary.json
+try train tiny.yaml --log_dir=last | steps | grep -v "^step" | LC_ALL=C sort
+# A profile's file is tried before the start, and what becomes of it is in the exit status.
+profile() { train tiny.yaml --set flops_profiler.enabled=true --set flops_profiler.output_file="$1" --log_dir="$2"; }
+try profile nowhere/profile refused
+try profile . refused
+[ ! -e refused ] && echo "nothing was begun"
+try profile /dev/full full | steps | grep -v "^step" | LC_ALL=C sort
+try profile profile fits | grep profile
 { train tiny.yaml --log_dir=out >/dev/full; } 2>&1
 echo "[exit status $?]"
 grep -c step out/metrics.jsonl

@@ -24,3 +24,11 @@ long=$(printf 'x%.0s' {1..250})
 cp tiny.yaml "$long.y"
 train "$long.y" >/dev/null && find runs -name 'xxx*' | sed -E 's|-20[0-9-]*$|-TIME|'
 find runs -mindepth 1 -maxdepth 1 -name 'tiny-*' | wc -l
+# Two runs at once in one folder would mix their records.
+"$ZT" --device=cpu --num_gpus=1 --log_dir=both --set train.steps=1000000 tiny.yaml >/dev/null 2>&1 &
+while [ ! -s both/metrics.jsonl ] && kill -0 $!; do sleep 0.05; done
+try train tiny.yaml --log_dir=both
+try train tiny.yaml --log_dir=both --set checkpoint.dir=ck --resume=auto 2>&1 | grep -v '^note'
+kill -TERM $!
+wait $!
+head -n 1 both/recipe.yaml | cut -d' ' -f1-5
