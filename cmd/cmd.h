@@ -20,11 +20,11 @@ enum zt_exit {
     ZT_EXIT_OK = 0,
     ZT_EXIT_FAILURE = 1,     /* anything not listed */
     ZT_EXIT_USAGE = 2,       /* the command line is wrong */
-    ZT_EXIT_INPUT = 3,       /* recipe, data or weights are wrong: nothing was started */
+    ZT_EXIT_INPUT = 3,       /* recipe, data or weights are wrong */
     ZT_EXIT_UNSUPPORTED = 4, /* understood, but not carried out */
     ZT_EXIT_MEMORY = 5,      /* it does not fit */
     ZT_EXIT_NUMERIC = 6,     /* the loss or the gradient became non-finite */
-    ZT_EXIT_PREEMPTED = 7,   /* SIGTERM or SIGUSR1: saved, and ended early */
+    ZT_EXIT_PREEMPTED = 7,   /* SIGTERM, SIGUSR1 or SIGHUP: saved, and ended early */
 };
 
 int zt_exit_code(int zt_code);

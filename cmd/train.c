@@ -245,7 +245,8 @@ static int start_srun(struct job *j)
 /* Pre-empted while nothing runs: the newest checkpoint is what there is. */
 static int code_between(int code)
 {
-    return code == 128 + SIGTERM || code == 128 + SIGUSR1 ? ZT_EXIT_PREEMPTED : code;
+    const bool asked = code == 128 + SIGTERM || code == 128 + SIGUSR1 || code == 128 + SIGHUP;
+    return asked ? ZT_EXIT_PREEMPTED : code;
 }
 
 /* An exit code that says so: whoever told us to end knows. */

@@ -47,10 +47,10 @@ static void on_interrupt(struct front *f)
     }
 }
 
-/* As batch systems send it to make room. */
+/* As batch systems send it to make room, and as a connection's end to what runs in its terminal. */
 static bool asks_for_room(int sig)
 {
-    return sig == SIGTERM || sig == SIGUSR1;
+    return sig == SIGTERM || sig == SIGUSR1 || sig == SIGHUP;
 }
 
 /* Told to make room: the workers save what they have and end. Once more ends them at once. */
@@ -93,6 +93,8 @@ void zt_front_heed(struct front *f, int sig, int count)
         on_interrupt(f);
     } else if (f->told_by_agent && asks_for_room(sig) && f->stop == ZT_STOP_SOFT) {
         f->told_by_agent = false; /* a batch system tells all processes */
+    } else if (sig == SIGHUP && f->opts->preempted_code && f->stop == ZT_STOP_SOFT) {
+        return; /* a terminal that goes away tells more than once: by the kernel, and by the shell */
     } else if (is_preemption(f, sig)) {
         on_preemption(f, sig);
     } else { /* SIGTERM, SIGUSR1, SIGHUP, SIGPIPE: there may be nobody left to wait */

@@ -120,10 +120,10 @@ struct zt_launch_opts {
     struct zt_rendezvous *joined;   /* processes that stand for the ranks; NULL: none */
     struct zt_srun *srun;           /* that has started those (srun.h); NULL: not ours */
     struct zt_str *cpus;            /* (n_workers) affinity mask of each; NULL: as it comes */
-    int threads;        /* OpenMP threads of a worker; 0: leave OMP_NUM_THREADS as it is */
-    int preempted_code; /* not 0: SIGTERM or SIGUSR1 is pre-emption: workers end after their step, as at
+    int threads; /* OpenMP threads of a worker; 0: leave OMP_NUM_THREADS as it is */
+    int preempted_code; /* not 0: SIGTERM, SIGUSR1 or SIGHUP is pre-emption: workers end after their step, as at
                            Ctrl-C, and this is the exit code when all of them have ended well */
-    double grace_s;     /* between SIGTERM and SIGKILL; 0: 3 s */
+    double grace_s;           /* between SIGTERM and SIGKILL; 0: 3 s */
     double silence_s;         /* after which a silent front end or agent is dead; 0: 15 s */
     const char *rank_log_dir; /* also write each rank's lines to DIR/rank-N.log; NULL: no */
     bool rank_log_append;     /* to what is in these files; else they are emptied */
