@@ -12,6 +12,7 @@
 #include "hosts_in.h"
 #include "launch/env.h"
 #include "slurm.h"
+#include "train/train.h"
 
 const char *const doctor_verdict_names[DOCTOR_N_VERDICTS] = {"ok", "warn", "FAIL"};
 
@@ -122,6 +123,13 @@ static json_t *reads(const struct zt_recipe *r, const char *cwd)
     return paths;
 }
 
+/* As training sees it: GPUs that are asked for must be there. */
+static bool needs_gpus(const struct cmd_options *o)
+{
+    return strcmp(o->device, "cpu") != 0 &&
+           (strcmp(o->device, "auto") != 0 || o->num_gpus || o->hosts.include || o->hosts.exclude);
+}
+
 /* For the probe of each host. */
 static json_t *make_ask(const struct job *j)
 {
@@ -139,8 +147,9 @@ static json_t *make_ask(const struct job *j)
     if (d->r && d->r->checkpoint.dir)
         json_array_append_new(folders, folder("checkpoints", d->r->checkpoint.dir, true));
     const char *nvme = d->r ? d->r->zero.nvme.given : NULL;
-    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:s?}", "device", d->o.device, "ranks", n_ranks,
-                     "slots", slots, "folders", folders, "reads", reads(d->r, cwd), "nvme", nvme);
+    return json_pack("{s:s, s:b, s:i, s:o, s:o, s:o, s:s?}", "device", d->o.device, "needs_gpus",
+                     (int)needs_gpus(&d->o), "ranks", n_ranks, "slots", slots, "folders", folders,
+                     "reads", reads(d->o.nodes.n ? d->r : NULL, cwd), "nvme", nvme);
 }
 
 /* ---- what is heard ---- */
@@ -411,8 +420,32 @@ static void judge_alike(struct doctor *d, const char *check, const char *fact, c
     }
 }
 
+/* Data and weights, opened as training opens them before it starts anything: on this machine. */
+static void check_data(struct doctor *d)
+{
+    struct zt_arena arena = {0};
+    struct zt_str notes = {0};
+    struct zt_model *model;
+    struct zt_err err;
+    int rc = zt_train_model(d->r, &arena, &model, &err);
+    if (!rc)
+        rc = zt_train_check(d->r, model, &notes, &err);
+    json_t *check = doctor_check(
+        "data", rc ? DOCTOR_FAIL : DOCTOR_OK,
+        rc ? "a training would be refused; zerotrain inspect tells what a file holds" : NULL, NULL,
+        "%s", rc ? err.msg : "what the recipe reads can be opened here");
+    if (d->o.nodes.n)
+        add_between(d, check);
+    else
+        add_host_check(d, &d->hosts[0], check, false);
+    zt_str_release(&notes);
+    zt_arena_release(&arena);
+}
+
 static void judge_hosts(struct doctor *d)
 {
+    if (d->r)
+        check_data(d);
     judge_clocks(d);
     judge_alike(d, "processor", "kernels",
                 "last digits differ between such hosts, and the slowest sets the pace; "

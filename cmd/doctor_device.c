@@ -111,19 +111,24 @@ static int check_gpus(struct doctor_probe *p, const struct zt_backend *b, int n_
     return 0;
 }
 
+static void say_none(struct doctor_probe *p, bool must)
+{
+    doctor_say(p, "GPUs", must ? DOCTOR_FAIL : DOCTOR_OK,
+               must ? "--device=cpu trains on the CPU" : NULL, json_pack("{s:[]}", "gpus"),
+               "none%s", must ? ", and they are asked for" : "; it trains on the CPU");
+}
+
 void doctor_check_device(struct doctor_probe *p)
 {
     const char *device = json_string_value(json_object_get(p->ask, "device"));
     const json_t *slots = json_array_get(json_object_get(p->ask, "slots"), (size_t)p->w.node);
     const struct zt_backend *b;
     struct zt_err err;
-    const bool must = strcmp(device, "cuda") == 0;
+    const bool must = json_is_true(json_object_get(p->ask, "needs_gpus"));
     if (strcmp(device, "cpu") == 0)
         return;
     if (zt_count_devices() == 0 && !getenv("ZT_CUDA_LIB")) {
-        doctor_say(p, "GPUs", must ? DOCTOR_FAIL : DOCTOR_OK,
-                   must ? "--device=cpu trains on the CPU" : NULL, json_pack("{s:[]}", "gpus"),
-                   "none%s", must ? "" : "; it trains on the CPU");
+        say_none(p, must);
         return;
     }
     int rc = zt_backend_load(&b, &err);
@@ -132,9 +137,12 @@ void doctor_check_device(struct doctor_probe *p)
     if (!rc)
         rc = check_gpus(p, b, (int)json_integer_value(slots), &err);
     if (rc) {
+        /* A build without CUDA trains on the CPU where nobody asks for GPUs; GPUs that fail end a training. */
+        const bool fails = must || rc != ZT_EUNSUPPORTED;
         p->n_gpus = 0;
-        doctor_say(p, "GPUs", must ? DOCTOR_FAIL : DOCTOR_WARN,
-                   "until then it trains on the CPU; --device=cpu asks for that", NULL, "%s",
-                   err.msg);
+        doctor_say(p, "GPUs", fails ? DOCTOR_FAIL : DOCTOR_WARN,
+                   fails ? "--device=cpu trains on the CPU"
+                         : "until then it trains on the CPU; --device=cpu asks for that",
+                   NULL, "%s", err.msg);
     }
 }

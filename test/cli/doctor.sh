@@ -24,6 +24,15 @@ failures() { grep -aE -A1 '^  FAIL|^not ready|exit status' | sed -E 's/ +/ /g; s
 try zerotrain doctor --device=cuda | failures | grep -o 'FAIL GPUs\|not ready.*\|.exit.*'
 try doctor --set checkpoint.dir=text.txt/here tiny.yaml | failures
 try doctor --set 'data.train=no*.txt' tiny.yaml | failures
+# What its header promises is not there: training refuses it too.
+python3 -c 'import struct; open("short.bin", "wb").write(struct.pack("<3i1032x", 20240520, 1, 1000))'
+try doctor --set data.train=short.bin tiny.yaml | failures
+# GPUs that are asked for must be there, as for a training.
+try zerotrain doctor tiny.yaml | grep GPUs
+for with in --num_gpus=4 --include=localhost:0; do
+    try zerotrain doctor $with tiny.yaml | failures
+    try zerotrain $with tiny.yaml | sed 's/To train.*//'
+done
 cat >>tiny.yaml <<END
 zero_optimization: {stage: 2, offload_optimizer: {device: nvme, nvme_path: $PWD/nvme}}
 END
