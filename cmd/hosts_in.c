@@ -51,9 +51,12 @@ static void take_slots(struct cmd_options *o, const struct zt_hosts *h)
 static int find_program(struct cmd_options *o, struct zt_err *err)
 {
     char self[PATH_MAX];
+    if (o->remote_path && zt_openssh_check_program(o->remote_path, err)) {
+        err->code = ZT_EUSAGE;
+        return zt_err_wrap(err, "--remote_path");
+    }
     if (o->remote_path)
-        return zt_openssh_check_program(o->remote_path, err) ? zt_err_wrap(err, "--remote_path")
-                                                             : 0;
+        return 0;
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n < 0)
         return zt_err_errno(err, ZT_ESYS, "/proc/self/exe");

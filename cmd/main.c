@@ -73,6 +73,8 @@ int zt_exit_code(int zt_code)
     switch (zt_code) {
     case ZT_OK:
         return ZT_EXIT_OK;
+    case ZT_EUSAGE:
+        return ZT_EXIT_USAGE;
     case ZT_EINPUT:
         return ZT_EXIT_INPUT;
     case ZT_EUNSUPPORTED:

@@ -42,6 +42,14 @@ static bool take_item(const struct row *r, const char *text, void *out)
     return true;
 }
 
+static bool take_set(const struct row *r, const char *text, void *out)
+{
+    if (strchr(text, '=') > text)
+        return take_item(r, text, out);
+    cmd_error("--set %s: must be KEY=VALUE, such as a.b=c", text);
+    return false;
+}
+
 static bool take_size(const struct row *r, const char *text, void *out)
 {
     int64_t bytes;
@@ -148,7 +156,7 @@ static const struct row rows[] = {
      TO(take_transport, transport), .words = {"nccl", "staged", "auto"}},
     {"devices_per_gpu", TRAIN, "K", "for testing: K workers on each GPU", TO(take_count, per_gpu),
      .least = 1, .most = 64},
-    {"set", ALL, "A.B=C", "override a key of the recipe; may be repeated", TO(take_item, set)},
+    {"set", ALL, "A.B=C", "override a key of the recipe; may be repeated", TO(take_set, set)},
     {"deepspeed_config", TRAIN | PLAN, "FILE", "merge a ds_config.json under the recipe",
      TO(take_item, deepspeed_configs)},
     {"seed", TRAIN | PLAN, "N", "same as --set train.seed=N", TO(take_seed, seed)},

@@ -25,6 +25,7 @@ enum zt_code {
     ZT_ENUMERIC = -8,     /* a non-finite value where training cannot go on */
     ZT_EVERIFY = -9,      /* a plan is not proven safe: our mistake, never the user's */
     ZT_EDEVICE = -10,     /* the device or its library failed */
+    ZT_EUSAGE = -11,      /* options that make no sense, or not together */
 };
 
 enum { ZT_ERR_MSG_BYTES = 4096 };

@@ -9,6 +9,7 @@ struct filter {
     const char *option; /* for messages */
     bool *named;        /* (hosts, ZT_HOST_MAX_SLOTS) */
     struct problems wrong;
+    bool malformed; /* something could be nobody's name or number */
 };
 
 struct item {
@@ -47,6 +48,7 @@ static void no_such_host(struct filter *f, const struct item *it)
 {
     char shown[ZT_QUOTED_BYTES];
     zt_quoted(it->text, it->len, shown);
+    f->malformed |= it->wrong != NULL;
     if (it->wrong)
         zt_problem(&f->wrong, "%s: \"%s\" %s; write NAME or NAME:0,2, joined by @", f->option,
                    shown, it->wrong);
@@ -70,6 +72,7 @@ static void name_devices(struct filter *f, const struct item *it, const struct z
         const char *comma = memchr(p, ',', (size_t)(end - p));
         size_t len = (size_t)((comma ? comma : end) - p);
         int device = zt_digits(p, len, INT32_MAX);
+        f->malformed |= device < 0;
         if (device < 0)
             zt_problem(&f->wrong, "%s: %s: \"%s\" is not the number of a device; write %s:0,2",
                        f->option, host->name, zt_quoted(p, len, shown), host->name);
@@ -147,7 +150,11 @@ static int choose_by_name(struct zt_hosts *h, const char *spec, bool include, st
     if (!f.wrong.n && h->n == 0)
         zt_problem(&f.wrong, "%s=%s leaves no device", f.option, spec);
     free(f.named);
-    return zt_problems_report(&f.wrong, err);
+    if (!zt_problems_report(&f.wrong, err))
+        return 0;
+    if (f.malformed)
+        err->code = ZT_EUSAGE;
+    return err->code;
 }
 
 static int choose_by_number(struct zt_hosts *h, const struct zt_hosts_filter *f, struct zt_err *err)
@@ -174,9 +181,9 @@ static int choose_by_number(struct zt_hosts *h, const struct zt_hosts_filter *f,
 int zt_hosts_choose(struct zt_hosts *h, const struct zt_hosts_filter *f, struct zt_err *err)
 {
     if (f->include && f->exclude)
-        return zt_err_set(err, ZT_EINPUT, "--include and --exclude: give one of them");
+        return zt_err_set(err, ZT_EUSAGE, "--include and --exclude: give one of them");
     if ((f->include || f->exclude) && (f->num_nodes || f->num_gpus))
-        return zt_err_set(err, ZT_EINPUT,
+        return zt_err_set(err, ZT_EUSAGE,
                           "--%s and --num_%s: give one of them; --%s can name the devices",
                           f->include ? "include" : "exclude", f->num_nodes ? "nodes" : "gpus",
                           f->include ? "include" : "exclude");

@@ -62,8 +62,8 @@ struct zt_hosts_filter {
 /*
  * Narrow h to what the filter says; hosts without a device left drop out. As with DeepSpeed, only one of
  * include, exclude and the two numbers may be given. A host or device that is not there, more of them than
- * there are, and nothing left are errors. An item may be written user@NAME where that is the host's user.
- * On failure h may only be released.
+ * there are, and nothing left are errors, ZT_EUSAGE where it makes no sense whatever the hosts are. An item may be
+ * written user@NAME where that is the host's user. On failure h may only be released.
  */
 int zt_hosts_choose(struct zt_hosts *h, const struct zt_hosts_filter *f,
                     struct zt_err *err) ZT_MUST_CHECK;

@@ -90,7 +90,7 @@ int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model 
     int rc = 0;
     zt_str_reset(from);
     if (fresh && (here || !c->dir))
-        return zt_err_set(err, ZT_EINPUT,
+        return zt_err_set(err, ZT_EUSAGE,
                           here ? "--fresh begins anew, and --resume goes on from what is there; "
                                  "choose one"
                                : "--fresh is about checkpoint.dir, which is not given");

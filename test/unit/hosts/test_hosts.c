@@ -221,7 +221,7 @@ TEST(filters_report_everything_at_once)
     struct zt_hosts h = {0};
     struct zt_err err = {0};
     CHECK_OK(parse("a slots=2\n", &h, &err), err);
-    CHECK_INT(zt_hosts_choose(&h, &f, &err), ZT_EINPUT);
+    CHECK_INT(zt_hosts_choose(&h, &f, &err), ZT_EUSAGE);
     CHECK(strstr(err.msg, "--include: no host is named nosuch"));
     CHECK(strstr(err.msg, "--include: a has no device 7: it has 2 slots"));
     CHECK(strstr(err.msg, "--include: a: \"x\" is not the number of a device"));
@@ -364,7 +364,7 @@ TEST(names_and_numbers_exclude_each_other)
     struct zt_hosts h = {0};
     struct zt_err err = {0};
     CHECK_OK(parse("a slots=3\nb slots=1\n", &h, &err), err);
-    CHECK_INT(zt_hosts_choose(&h, &f, &err), ZT_EINPUT);
+    CHECK_INT(zt_hosts_choose(&h, &f, &err), ZT_EUSAGE);
     CHECK(strstr(err.msg, "--exclude and --num_gpus"));
     zt_hosts_release(&h);
 }
