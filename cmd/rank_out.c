@@ -44,7 +44,8 @@ static void open_own(struct rank_out *o)
     if (o->own_fd)
         return;
     o->own_fd = -1;
-    if (fstat(o->fd, &st) || !(S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode)))
+    if (fstat(o->fd, &st) || !(S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode)) ||
+        (fcntl(o->fd, F_GETFL) & O_ACCMODE) == O_RDONLY) /* as main() leaves a closed one */
         return;
     snprintf(path, sizeof path, "/proc/self/fd/%d", o->fd);
     o->own_fd = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
