@@ -109,15 +109,65 @@ static void naive_row(struct problem *s, int b, int h, int i)
     }
 }
 
-/* The function whose gradients backward gives: dout . out. */
-static double naive(void *ctx)
+/* Rows [first, first + n) of some heads of one sequence. */
+struct rows {
+    struct problem *s;
+    int b, head, n_heads, first, n;
+};
+
+/* The function whose gradients backward gives: dout . out; of these rows. */
+static double naive_rows(void *ctx)
 {
-    struct problem *s = ctx;
-    for (int b = 0; b < s->t.batch; b++)
-        for (int h = 0; h < s->t.n_head; h++)
-            for (int i = 0; i < s->t.q_len; i++)
-                naive_row(s, b, h, i);
-    return dot(s->dout.val, s->out, s->q.n);
+    const struct rows *r = ctx;
+    double sum = 0;
+    for (int h = r->head; h < r->head + r->n_heads; h++)
+        for (int i = r->first; i < r->first + r->n; i++) {
+            const int64_t at = q_at(&r->s->t, r->b, h, i);
+            naive_row(r->s, r->b, h, i);
+            sum += dot(r->s->dout.val + at, r->s->out + at, r->s->t.head_dim);
+        }
+    return sum;
+}
+
+static double naive(struct problem *s)
+{
+    double sum = 0;
+    for (int b = 0; b < s->t.batch; b++) {
+        struct rows all = {s, b, 0, s->t.n_head, 0, s->t.q_len};
+        sum += naive_rows(&all);
+    }
+    return sum;
+}
+
+/* The rows of some heads that see key j: from its own on, to the end of its document. */
+static struct rows rows_of_key(struct problem *s, int b, int head, int n_heads, int j)
+{
+    struct rows r = {s, b, head, n_heads, ZT_MAX(0, j - s->t.q_offset), 0};
+    while (r.first + r.n < s->t.q_len && segment_of(&s->t, s->t.q_offset + r.first + r.n) <= j)
+        r.n++;
+    return r;
+}
+
+/* Rows that do not depend on an element are not computed anew for its difference. */
+static void naive_gradients(struct problem *s)
+{
+    const struct attention_case *t = &s->t;
+    const int group = t->n_head / t->n_kv_head;
+    for (int b = 0; b < t->batch; b++) {
+        for (int h = 0; h < t->n_head; h++)
+            for (int i = 0; i < t->q_len; i++) {
+                struct rows r = {s, b, h, 1, i, 1};
+                const int64_t at = q_at(t, b, h, i);
+                differences(naive_rows, &r, s->q.val + at, t->head_dim, s->dq + at);
+            }
+        for (int h = 0; h < t->n_head; h += group)
+            for (int j = 0; j < t->k_len; j++) {
+                struct rows r = rows_of_key(s, b, h, group, j);
+                const int64_t at = kv_at(t, b, h, j);
+                differences(naive_rows, &r, s->k.val + at, t->head_dim, s->dk + at);
+                differences(naive_rows, &r, s->v.val + at, t->head_dim, s->dv + at);
+            }
+    }
 }
 
 static struct problem make_problem(const struct attention_case *t, enum zt_dtype dtype,
@@ -248,11 +298,8 @@ static void check_case(const struct attention_case *t, enum zt_dtype dtype, bool
                        struct zt_dropout drop)
 {
     struct problem s = make_problem(t, dtype, drop);
-    if (backward) {
-        differences(naive, &s, s.q.val, s.q.n, s.dq);
-        differences(naive, &s, s.k.val, s.k.n, s.dk);
-        differences(naive, &s, s.v.val, s.v.n, s.dv);
-    }
+    if (backward)
+        naive_gradients(&s);
     naive(&s);
     FOR_EACH_RIG(r)
     {
