@@ -29,6 +29,14 @@ static int check_files(const struct zt_ckpt *c, struct zt_err *err)
     return rc;
 }
 
+static int64_t id_of(const struct zt_str *manifest)
+{
+    const struct zt_ckpt_sum sum = zt_ckpt_sum_of(manifest->buf, manifest->len);
+    int64_t id;
+    memcpy(&id, &sum, sizeof id);
+    return (id & ((1LL << 62) - 1)) | 1;
+}
+
 int zt_ckpt_open(const char *path, struct zt_ckpt *c, struct zt_err *err)
 {
     struct zt_str name = {0}, text = {0};
@@ -37,6 +45,8 @@ int zt_ckpt_open(const char *path, struct zt_ckpt *c, struct zt_err *err)
     int rc = zt_read_file(name.buf, ZT_CKPT_MANIFEST_BYTES, &text, err);
     if (!rc)
         rc = zt_manifest_parse(name.buf, zt_str_get(&text), text.len, &c->m, err);
+    if (!rc)
+        c->id = id_of(&text);
     zt_str_release(&name);
     zt_str_release(&text);
     if (rc)

@@ -168,6 +168,7 @@ struct zt_blocks;
 
 struct zt_ckpt {
     const char *path; /* DIR/step-000200 */
+    int64_t id;       /* of the manifest's bytes: from 1 to below 2^62, the same for the same */
     struct zt_manifest m;
     struct zt_blocks *blocks;
 };

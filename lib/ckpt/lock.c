@@ -28,10 +28,11 @@ enum {
 };
 
 struct zt_ckpt_lock {
+    int64_t n;
     char *dir, *path, *next; /* next: that of who takes it from us */
     int fd;
     pthread_t thread;
-    pthread_mutex_t mutex; /* of `ends` */
+    pthread_mutex_t mutex; /* of `ends`, and of changing fd */
     pthread_cond_t cond;
     bool has_thread, ends;
 };
@@ -164,8 +165,11 @@ static int look(const char *dir, int64_t n, struct watch *w, enum state *state, 
     int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t got = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
     if (got < 0 || fstat(fd, &st)) {
-        *state = IS_GONE; /* somebody has made the next one, and removes those before */
-        rc = errno == ENOENT || errno == ESTALE ? 0 : zt_err_errno(err, ZT_EIO, "%s", path);
+        const int no = errno;
+        /* somebody has made the next one, and removes those before; or it is a link to nowhere */
+        *state = lstat(path, &st) == 0 && S_ISLNK(st.st_mode) ? IS_FREE : IS_GONE;
+        errno = no;
+        rc = no == ENOENT || no == ESTALE ? 0 : zt_err_errno(err, ZT_EIO, "%s", path);
     } else {
         text[got] = '\0';
         *state = state_of(text);
@@ -179,6 +183,18 @@ static int look(const char *dir, int64_t n, struct watch *w, enum state *state, 
     return rc;
 }
 
+/* The number of a lock by its name, as path_of() spells it; 0: it is something else. */
+static int64_t number_of(const char *name)
+{
+    char spelled[32];
+    int64_t n;
+    if (strncmp(name, NAME, sizeof NAME - 1) != 0 || !zt_parse_i64(name + sizeof NAME - 1, &n) ||
+        n < 1 || n == INT64_MAX)
+        return 0;
+    snprintf(spelled, sizeof spelled, NAME "%lld", (long long)n);
+    return strcmp(spelled, name) == 0 ? n : 0;
+}
+
 /* The newest number, 0: there is none; those below it are removed with `clean`. */
 static int newest(const char *dir, bool clean, int64_t *out, struct zt_err *err)
 {
@@ -186,17 +202,12 @@ static int newest(const char *dir, bool clean, int64_t *out, struct zt_err *err)
     *out = 0;
     if (!d)
         return zt_err_errno(err, ZT_EIO, "%s", dir);
-    for (const struct dirent *e; (e = readdir(d));) {
-        int64_t n;
-        if (strncmp(e->d_name, NAME, sizeof NAME - 1) == 0 &&
-            zt_parse_i64(e->d_name + sizeof NAME - 1, &n))
-            *out = ZT_MAX(*out, n);
-    }
+    for (const struct dirent *e; (e = readdir(d));)
+        *out = ZT_MAX(*out, number_of(e->d_name));
     rewinddir(d);
     for (const struct dirent *e; clean && (e = readdir(d));) {
-        int64_t n;
-        if (strncmp(e->d_name, NAME, sizeof NAME - 1) == 0 &&
-            zt_parse_i64(e->d_name + sizeof NAME - 1, &n) && n < *out)
+        const int64_t n = number_of(e->d_name);
+        if (n > 0 && n < *out)
             (void)unlinkat(dirfd(d), e->d_name, 0); /* it counts no more, there or not */
     }
     closedir(d);
@@ -241,6 +252,7 @@ static int take(const char *dir, int64_t n, struct zt_ckpt_lock **out, struct zt
 {
     int64_t last = n;
     struct zt_ckpt_lock *l = zt_xcalloc(1, sizeof *l);
+    l->n = n;
     l->dir = zt_xstrdup(dir);
     l->path = path_of(dir, n);
     l->next = path_of(dir, n + 1);
@@ -300,18 +312,43 @@ int zt_ckpt_lock(const char *dir, const struct zt_ckpt_wait *wait, struct zt_ckp
     return rc > 0 ? 0 : rc;
 }
 
-int zt_ckpt_lock_check(const struct zt_ckpt_lock *l, struct zt_err *err)
+/* Someone has removed its file, and nobody has the lock. 1: it is ours still. */
+static int put_back(struct zt_ckpt_lock *l, struct zt_err *err)
+{
+    int64_t last;
+    const int fd = open(l->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return errno == EEXIST ? 0 : zt_err_errno(err, ZT_EIO, "%s", l->path);
+    pthread_mutex_lock(&l->mutex);
+    close(l->fd);
+    l->fd = fd;
+    pthread_mutex_unlock(&l->mutex);
+    int rc = sign(l, err);
+    if (!rc)
+        rc = newest(l->dir, true, &last, err); /* who took a lower number meanwhile finds out */
+    return rc ? rc : last == l->n;
+}
+
+int zt_ckpt_lock_check(struct zt_ckpt_lock *l, struct zt_err *err)
 {
     const int fd = open(l->path, O_RDONLY | O_CLOEXEC);
+    int64_t last;
+    int rc = 0;
     if (fd < 0 && errno != ENOENT && errno != ESTALE)
         return zt_err_errno(err, ZT_EIO, "%s", l->path);
     if (fd >= 0)
         close(fd);
     if (fd >= 0 && access(l->next, F_OK))
         return 0;
+    if (fd < 0)
+        rc = newest(l->dir, false, &last, err);
+    if (fd < 0 && !rc && last == 0)
+        rc = put_back(l, err);
+    if (rc)
+        return rc > 0 ? 0 : rc;
     return zt_err_set(err, ZT_ESYS,
-                      "%s: this run did not move for %d s and another one has taken over its "
-                      "checkpoints; this one ends",
+                      "%s: another run has taken over its checkpoints, since this one did not move "
+                      "for %d s or its lock was removed; this one ends",
                       l->dir, STALE_S);
 }
 

@@ -40,8 +40,11 @@ struct zt_ckpt_wait {
 int zt_ckpt_lock(const char *dir, const struct zt_ckpt_wait *wait, struct zt_ckpt_lock **out,
                  struct zt_err *err) ZT_MUST_CHECK;
 
-/* 0: still ours. ZT_ESYS: another run has taken it, since we did not move for too long. */
-int zt_ckpt_lock_check(const struct zt_ckpt_lock *l, struct zt_err *err) ZT_MUST_CHECK;
+/*
+ * 0: still ours; where somebody has removed its file and nobody has taken it, it is put back. ZT_ESYS: another run has
+ * taken it, since we did not move for too long. For one thread at a time.
+ */
+int zt_ckpt_lock_check(struct zt_ckpt_lock *l, struct zt_err *err) ZT_MUST_CHECK;
 
 void zt_ckpt_unlock(struct zt_ckpt_lock *l); /* accepts NULL */
 

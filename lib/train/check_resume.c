@@ -36,13 +36,28 @@ static int begin_anew(const char *dir, bool fresh, struct zt_str *notes, struct 
     return rc;
 }
 
+static bool can_open(const struct zt_recipe *r, const struct zt_model *m, int64_t step,
+                     struct zt_str *from, struct zt_str *notes, struct zt_err *err)
+{
+    struct zt_load l;
+    zt_load_path(r, step, from);
+    if (zt_load_open(&l, from->buf, r, m, notes, err)) {
+        zt_str_reset(from);
+        return false;
+    }
+    zt_load_close(&l);
+    return true;
+}
+
 /* At least one can be opened; which one it will be is seen when the files are read. */
 static int check_candidates(const struct zt_recipe *r, const struct zt_model *m,
                             struct zt_str *from, struct zt_str *notes, struct zt_err *err)
 {
-    char **paths;
-    int n, rc = zt_load_candidates(r, &paths, &n, err);
-    bool good = false;
+    int64_t *steps;
+    int n;
+    if (zt_load_is_named(r))
+        return can_open(r, m, 0, from, notes, err) ? 0 : err->code;
+    int rc = zt_load_candidates(r, &steps, &n, err);
     if (rc)
         return rc;
     if (n == 0)
@@ -51,32 +66,17 @@ static int check_candidates(const struct zt_recipe *r, const struct zt_model *m,
             "note: checkpoint.dir: %s has no checkpoint yet: training begins at its first "
             "step\n",
             r->checkpoint.dir);
+    bool good = n == 0;
     for (int i = n - 1; i >= 0 && !good; i--) {
-        struct zt_load l;
         struct zt_err why;
-        good = zt_load_open(&l, paths[i], r, m, notes, &why) == 0;
-        if (good) {
-            zt_load_close(&l);
-            zt_str_puts(from, paths[i]);
-        } else if (i == n - 1) {
+        good = can_open(r, m, steps[i], from, notes, &why);
+        if (!good && i == n - 1)
             *err = why; /* the newest one's */
-        }
     }
-    zt_load_free_candidates(paths, n);
-    if (n == 0 || good)
+    free(steps);
+    if (good)
         return 0;
     return n == 1 ? err->code : zt_err_wrap(err, "none of %d checkpoints can be used", n);
-}
-
-/* Is `path` in `dir`, or `dir` itself, however they are spelled? */
-static bool is_inside(const char *path, const char *dir)
-{
-    char *p = realpath(path, NULL), *d = realpath(dir, NULL);
-    const size_t n = d ? strlen(d) : 0;
-    const bool inside = p && d && strncmp(p, d, n) == 0 && (p[n] == '/' || p[n] == '\0');
-    free(p);
-    free(d);
-    return inside;
 }
 
 int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model *m, bool fresh,
@@ -84,8 +84,7 @@ int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model 
                                struct zt_str *notes, struct zt_err *err)
 {
     const struct zt_recipe_checkpoint *c = &r->checkpoint;
-    const bool newest = strcmp(c->resume, "newest") == 0, resumes = strcmp(c->resume, "never") != 0;
-    const bool here = newest || (resumes && c->dir && is_inside(c->resume, c->dir));
+    const bool resumes = strcmp(c->resume, "never") != 0, here = zt_load_is_here(r);
     struct zt_ckpt_lock *lock = NULL;
     int rc = 0;
     zt_str_reset(from);

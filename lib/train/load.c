@@ -158,42 +158,53 @@ bool zt_load_is_named(const struct zt_recipe *r)
     return named;
 }
 
-void zt_load_free_candidates(char **paths, int n)
-{
-    for (int i = 0; i < n; i++)
-        free(paths[i]);
-    free(paths);
-}
-
-int zt_load_candidates(const struct zt_recipe *r, char ***paths, int *n, struct zt_err *err)
+/* Of several checkpoints, one is taken. */
+static const char *folder(const struct zt_recipe *r)
 {
     const struct zt_recipe_checkpoint *c = &r->checkpoint;
-    const bool newest = strcmp(c->resume, "newest") == 0;
-    const char *dir = newest ? c->dir : c->resume;
-    int64_t *steps;
-    *paths = NULL;
-    *n = 0;
-    if (strcmp(c->resume, "never") == 0)
-        return 0;
-    if (zt_load_is_named(r)) {
-        *paths = zt_xcalloc(1, sizeof **paths);
-        (*paths)[(*n)++] = zt_xstrdup(c->resume);
-        return 0;
+    return strcmp(c->resume, "newest") == 0 ? c->dir : c->resume;
+}
+
+void zt_load_path(const struct zt_recipe *r, int64_t step, struct zt_str *out)
+{
+    zt_str_reset(out);
+    if (zt_load_is_named(r))
+        zt_str_puts(out, r->checkpoint.resume);
+    else
+        zt_ckpt_step_path(folder(r), step, out);
+}
+
+/* Is `path` the folder `dir`, or a checkpoint in it, however they are spelled? What lies deeper was moved aside. */
+static bool is_of(const char *path, const char *dir)
+{
+    char *p = realpath(path, NULL), *d = realpath(dir, NULL);
+    const size_t n = d ? strlen(d) : 0;
+    bool is = p && d && strncmp(p, d, n) == 0;
+    if (is && p[n] != '\0') {
+        const char *name = p + n + 1;
+        is = p[n] == '/' && strncmp(name, "step-", 5) == 0 && !strchr(name, '/');
     }
-    int n_steps, rc = zt_ckpt_steps(dir, &steps, &n_steps, err);
-    if (rc)
+    free(p);
+    free(d);
+    return is;
+}
+
+bool zt_load_is_here(const struct zt_recipe *r)
+{
+    const struct zt_recipe_checkpoint *c = &r->checkpoint;
+    if (!c->dir || strcmp(c->resume, "never") == 0)
+        return false;
+    return strcmp(c->resume, "newest") == 0 || is_of(c->resume, c->dir);
+}
+
+int zt_load_candidates(const struct zt_recipe *r, int64_t **steps, int *n, struct zt_err *err)
+{
+    int rc = zt_ckpt_steps(folder(r), steps, n, err);
+    if (rc || *n > 0 || strcmp(r->checkpoint.resume, "newest") == 0)
         return rc;
-    *paths = zt_xcalloc((size_t)n_steps + 1, sizeof **paths);
-    for (; *n < n_steps; (*n)++) {
-        struct zt_str path = {0};
-        zt_ckpt_step_path(dir, steps[*n], &path);
-        (*paths)[*n] = path.buf; /* of malloc */
-    }
-    free(steps);
-    if (*n > 0 || newest)
-        return 0;
-    free(*paths);
+    free(*steps);
+    *steps = NULL;
     return zt_err_set(err, ZT_EINPUT,
                       "%s: no checkpoint: it has neither " ZT_CKPT_MANIFEST " nor folders step-N",
-                      dir);
+                      r->checkpoint.resume);
 }

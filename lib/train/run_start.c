@@ -150,6 +150,37 @@ static int refuse(struct zt_run *run, const char *path, const struct zt_err *why
     return rc;
 }
 
+/* All ranks read of one checkpoint, not of two with the same name. */
+static int check_same(struct zt_run *run, const char *path, struct zt_err *why, struct zt_err *err)
+{
+    const int64_t mine = why->code ? 0 : run->load.ckpt.id;
+    int64_t highest;
+    int rc = zt_run_highest(&run->engine, mine, &highest, err);
+    if (!rc && !why->code && mine != highest)
+        (void)!zt_err_set(why, ZT_EINPUT,
+                          "%s: its manifest is not the same for all ranks: does another run write "
+                          "there, or does a host see the folder as it was before?",
+                          path);
+    return rc;
+}
+
+/* The order of the data is a permutation of all samples. */
+static int note_other_data(struct zt_run *run, struct zt_err *err)
+{
+    const int64_t then = run->load.ckpt.m.at.samples, now = zt_dataset_samples(run->data.train);
+    struct zt_str text = {0};
+    int rc = 0;
+    if (then != now && run->env->rank == 0) {
+        zt_str_printf(&text,
+                      "note: data.train had %lld samples and has %lld: their order goes on "
+                      "differently, at the same number of samples",
+                      (long long)then, (long long)now);
+        rc = zt_report_notice(run->env, text.buf, err);
+    }
+    zt_str_release(&text);
+    return rc;
+}
+
 /* Every rank reads its part; *good when all could. */
 static int load_from(struct zt_run *run, const char *path, bool *good, struct zt_err *err)
 {
@@ -166,10 +197,14 @@ static int load_from(struct zt_run *run, const char *path, bool *good, struct zt
     if (!why.code)
         why = l->err;
     if (!rc)
+        rc = check_same(run, path, &why, err);
+    if (!rc)
         rc = zt_run_agree(&run->engine, why.code ? ZT_SAVING_FAILED : ZT_SAVING_DONE, &vote, err);
     *good = !rc && vote.saving == ZT_SAVING_DONE;
     if (!rc && !*good)
         rc = refuse(run, path, &why, &vote, err);
+    if (*good)
+        rc = note_other_data(run, err);
     zt_load_close(l);
     run->source.load = NULL;
     return rc;
@@ -195,25 +230,54 @@ static int set_aside_later(struct zt_run *run, struct zt_err *err)
     return rc;
 }
 
-/* The newest checkpoint that every rank can read. */
-static int resume(struct zt_run *run, char **paths, int n, struct zt_err *err)
+/*
+ * The step of the checkpoint to try next; -1: there is none. Rank 0 says so: others may see the folder as it was a
+ * moment ago, or will be.
+ */
+static int next_candidate(struct zt_run *run, const int64_t *steps, int n_left, int64_t *step,
+                          struct zt_err *err)
 {
+    int rc = zt_run_highest(&run->engine, n_left > 0 ? steps[n_left - 1] + 1 : 0, step, err);
+    --*step;
+    return rc;
+}
+
+static int try_candidate(struct zt_run *run, int64_t step, bool *good, struct zt_err *err)
+{
+    struct zt_str path = {0};
+    const int64_t begun_ns = zt_now_ns();
+    zt_load_path(run->r, step, &path);
+    int rc = load_from(run, path.buf, good, err);
+    run->load_ns = zt_now_ns() - begun_ns;
+    if (*good)
+        run->resumed = zt_arena_strdup(&run->arena, path.buf);
+    zt_str_release(&path);
+    return rc;
+}
+
+/* The newest checkpoint that every rank can read; none where `newest` finds no folder of one. */
+static int resume(struct zt_run *run, struct zt_err *err)
+{
+    const struct zt_recipe_checkpoint *c = &run->r->checkpoint;
+    int64_t *steps = NULL, step;
     bool good = false;
-    int rc = 0;
-    for (int i = n - 1; i >= 0 && !rc && !good; i--) {
-        const int64_t begun_ns = zt_now_ns();
-        rc = load_from(run, paths[i], &good, err);
-        run->load_ns = zt_now_ns() - begun_ns;
-        if (good)
-            run->resumed = zt_arena_strdup(&run->arena, paths[i]);
+    int n = 0, n_tried = 0, rc = 0;
+    if (run->env->rank == 0)
+        rc = zt_load_candidates(run->r, &steps, &n, err);
+    while (!rc && !good) {
+        rc = next_candidate(run, steps, n - n_tried, &step, err);
+        if (rc || step < 0)
+            break;
+        n_tried++;
+        rc = try_candidate(run, step, &good, err);
     }
-    if (!rc && !good)
-        rc = zt_err_set(err, ZT_EINPUT,
-                        "%s: none of its %d checkpoints can be read; to begin anew: --resume=never "
-                        "--fresh",
-                        run->r->checkpoint.dir ? run->r->checkpoint.dir : run->r->checkpoint.resume,
-                        n);
-    return rc ? rc : set_aside_later(run, err);
+    free(steps);
+    if (rc || good || n_tried == 0)
+        return rc;
+    return zt_err_set(err, ZT_EINPUT,
+                      "%s: none of its %d checkpoints can be read; to begin anew: --resume=never%s",
+                      strcmp(c->resume, "newest") ? c->resume : c->dir, n_tried,
+                      zt_load_is_here(run->r) ? " --fresh" : "");
 }
 
 /* Noise, or the weights of model.from. */
@@ -231,13 +295,15 @@ static int begin(struct zt_run *run, struct zt_err *err)
 
 static int first_values(struct zt_run *run, struct zt_err *err)
 {
-    char **paths;
-    int n, rc = zt_load_candidates(run->r, &paths, &n, err);
-    if (rc)
-        return rc;
+    bool good;
+    int rc = 0;
     run->source = (struct zt_source){.model = run->model, .seed = run->r->train.seed};
-    rc = n > 0 ? resume(run, paths, n, err) : begin(run, err);
-    zt_load_free_candidates(paths, n);
+    if (zt_load_is_named(run->r))
+        rc = try_candidate(run, 0, &good, err);
+    else if (strcmp(run->r->checkpoint.resume, "never") != 0)
+        rc = resume(run, err);
+    if (!rc)
+        rc = run->resumed ? set_aside_later(run, err) : begin(run, err);
     run->last_step = ZT_MAX(last_step(run), run->first_step);
     run->saved = run->first_step;
     if (run->resumed) /* what was due then was done then */

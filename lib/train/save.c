@@ -118,7 +118,7 @@ static int write_part(struct zt_saver *s, struct zt_err *err)
     return rc;
 }
 
-int zt_saver_check(const struct zt_saver *s, struct zt_err *err)
+int zt_saver_check(struct zt_saver *s, struct zt_err *err)
 {
     return zt_ckpt_lock_check(s->lock, err);
 }
@@ -311,12 +311,12 @@ int zt_saver_finish(struct zt_saver *s, struct zt_err *err)
     return zt_err_set(err, ZT_EPEER, "the last checkpoint could not be written by another rank");
 }
 
-int zt_run_agree(struct zt_engine *e, enum zt_saving mine, struct zt_vote *vote, struct zt_err *err)
+/* AGREE: the highest of what the ranks ask for, field by field. */
+static int vote_now(struct zt_engine *e, struct zt_vote_request mine, struct zt_vote *vote,
+                    struct zt_err *err)
 {
     const struct zt_program *prog = &e->plan->programs[ZT_PROG_AGREE];
-    const int32_t lowest = e->plan->world - e->plan->rank;
-    e->request = (struct zt_vote_request){.save = mine == ZT_SAVING_FAILED ? lowest : 0,
-                                          .saving = (int32_t)mine};
+    e->request = mine;
     zt_engine_run(e, ZT_PROG_AGREE);
     int rc = zt_engine_drain(e, err);
     for (int i = 0; i < prog->n_ops && !rc; i++)
@@ -326,7 +326,49 @@ int zt_run_agree(struct zt_engine *e, enum zt_saving mine, struct zt_vote *vote,
     return rc;
 }
 
+int zt_run_agree(struct zt_engine *e, enum zt_saving mine, struct zt_vote *vote, struct zt_err *err)
+{
+    const int32_t lowest = e->plan->world - e->plan->rank;
+    return vote_now(e,
+                    (struct zt_vote_request){.save = mine == ZT_SAVING_FAILED ? lowest : 0,
+                                             .saving = (int32_t)mine},
+                    vote, err);
+}
+
+int zt_run_highest(struct zt_engine *e, int64_t mine, int64_t *highest, struct zt_err *err)
+{
+    enum { BITS = 31 }; /* that a vote carries */
+    const int32_t upper = (int32_t)(mine >> BITS), lower = (int32_t)(mine & INT32_MAX);
+    struct zt_vote v;
+    ZT_ASSERT(mine >= 0 && mine >> 2 * BITS == 0);
+    int rc = vote_now(e, (struct zt_vote_request){.save = upper}, &v, err);
+    if (rc)
+        return rc;
+    *highest = (int64_t)v.save << BITS;
+    rc = vote_now(e, (struct zt_vote_request){.save = v.save == upper ? lower : 0}, &v, err);
+    *highest |= rc ? 0 : v.save;
+    return rc;
+}
+
 /* ---- the folder ---- */
+
+/* Where it begins anew, there may be nothing: the front end has seen to that, but let go of the lock since. */
+static int check_still_empty(const struct zt_recipe *r, struct zt_err *err)
+{
+    int64_t *steps;
+    int n;
+    if (zt_load_is_here(r))
+        return 0;
+    int rc = zt_ckpt_steps(r->checkpoint.dir, &steps, &n, err);
+    if (rc)
+        return rc;
+    free(steps);
+    return n == 0 ? 0
+                  : zt_err_set(err, ZT_EINPUT,
+                               "%s: another run has put checkpoints there meanwhile; give this one "
+                               "another checkpoint.dir",
+                               r->checkpoint.dir);
+}
 
 static void probe_path(const struct zt_saver *s, int rank, struct zt_str *out)
 {
@@ -375,6 +417,8 @@ int zt_saver_create(const struct zt_saver_opts *o, struct zt_saver **out, struct
     int rc = 0;
     if (s->env->rank == 0) {
         rc = zt_ckpt_lock(s->dir, &(struct zt_ckpt_wait){.most_s = WAIT_S}, &s->lock, err);
+        if (!rc)
+            rc = check_still_empty(s->r, err);
         if (!rc)
             rc = zt_ckpt_clean(s->dir, err);
     }

@@ -51,7 +51,7 @@ struct zt_saver_opts {
 int zt_saver_create(const struct zt_saver_opts *o, struct zt_saver **out,
                     struct zt_err *err) ZT_MUST_CHECK;
 /* Rank 0, before it changes the folder: it is still this run's. */
-int zt_saver_check(const struct zt_saver *s, struct zt_err *err) ZT_MUST_CHECK;
+int zt_saver_check(struct zt_saver *s, struct zt_err *err) ZT_MUST_CHECK;
 
 void zt_saver_free(struct zt_saver *s); /* waits for its thread; accepts NULL */
 
@@ -79,6 +79,10 @@ int zt_saver_finish(struct zt_saver *s, struct zt_err *err) ZT_MUST_CHECK;
  */
 int zt_run_agree(struct zt_engine *e, enum zt_saving mine, struct zt_vote *vote,
                  struct zt_err *err) ZT_MUST_CHECK;
+
+/* The highest of what the ranks give, each from 0 to below 2^62. Collective, as zt_run_agree(). */
+int zt_run_highest(struct zt_engine *e, int64_t mine, int64_t *highest,
+                   struct zt_err *err) ZT_MUST_CHECK;
 
 /* ---- load.c ---- */
 
@@ -109,16 +113,20 @@ void zt_load_expect(struct zt_load *l, const struct zt_plan *p, int unit,
 void zt_load_fill(struct zt_load *l, const struct zt_plan *p, int unit, enum zt_ckpt_part_kind part,
                   int64_t begin, int64_t n, float *out);
 
-/*
- * The checkpoints that checkpoint.resume allows, the one to be tried first last: free paths[i] and paths.
- * n is 0 where `newest` finds none, and training begins afresh; where a path was given that has none,
- * ZT_EINPUT.
- */
-int zt_load_candidates(const struct zt_recipe *r, char ***paths, int *n,
-                       struct zt_err *err) ZT_MUST_CHECK;
-void zt_load_free_candidates(char **paths, int n);
-
 /* The checkpoint is what the run asked for by name: another will not do. */
 bool zt_load_is_named(const struct zt_recipe *r);
+
+/* It goes on with what is in its own checkpoint.dir, where nothing else may be. */
+bool zt_load_is_here(const struct zt_recipe *r);
+
+/*
+ * The steps of the checkpoints that checkpoint.resume allows, ascending; free *steps. Not of one that is named. n is 0
+ * where `newest` finds none, and training begins afresh; where a path was given that has none, ZT_EINPUT.
+ */
+int zt_load_candidates(const struct zt_recipe *r, int64_t **steps, int *n,
+                       struct zt_err *err) ZT_MUST_CHECK;
+
+/* Where the one of that step is; of one that is named the step does not matter. */
+void zt_load_path(const struct zt_recipe *r, int64_t step, struct zt_str *out);
 
 #endif

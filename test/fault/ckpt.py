@@ -313,6 +313,82 @@ def two_runs():
     assert status == 7, f"exit status {status}: {last(first.text)}"
 
 
+def left_locks(ck):
+    return sorted(p.name for p in ck.glob(".lock-*") if p.read_bytes().startswith(b"left"))
+
+
+def put_meanwhile(lib, base):
+    """Between the front end's look at the folder, which is empty, and rank 0's lock another run saves."""
+    ck, go = top / "meanwhile", top / "meanwhile.go"
+    job = Job(recipe(ck), env={**fault_env(lib, ck, 0, 0), "ZT_FAULT_WAIT": "/.lock-", "ZT_FAULT_GO": str(go)})
+    for _ in range(1200):
+        if job.p.poll() is not None or left_locks(ck):
+            break
+        time.sleep(0.05)
+    shutil.copytree(base.ck / "step-000003", ck / "step-000003")
+    go.touch()
+    status = job.wait()
+    assert status == 3, f"exit status {status}: {last(job.text)}"
+    assert "another run has put checkpoints there meanwhile" in job.text, last(job.text)
+    assert [p.name for p in ck.glob("step-*")] == ["step-000003"], "it was written to"
+
+
+def other_by_that_name(lib, base):
+    """A rank that sees another checkpoint by the same name does not take it."""
+    ck, other = base.copy("sees"), top / "other"
+    r = recipe(other, every_steps=0)
+    r["train"] = {"steps": 3, "seed": 2}
+    assert Job(r).wait() == 0
+    sees = f"{ck}/step-000003={other}/step-000003"
+    job = Job(recipe(ck), "--resume=auto", env={**fault_env(lib, ck, 1, 0), "ZT_FAULT_SEES": sees})
+    status = job.wait()
+    assert status == 3, f"exit status {status}: {last(job.text)}"
+    assert "step-000003 is passed over" in job.text, last(job.text)
+
+
+def older_for_one(lib, base):
+    """The newest checkpoint is not in the list that rank 1 gets, as of a network's folder: rank 0's word counts."""
+    ck, two = base.copy("older"), top / "two-steps"
+    r = recipe(two, every_steps=0)
+    r["train"]["steps"] = 2
+    assert Job(r).wait() == 0
+    shutil.copytree(two / "step-000002", ck / "step-000002")
+    job = Job(recipe(ck), "--resume=auto", env={**fault_env(lib, ck, 1, 0), "ZT_FAULT_HIDES": "step-000003"})
+    assert job.wait() == 0, last(job.text)
+    assert job.digest() == WHOLE, "other bits"
+
+
+def aside_is_not_ours():
+    """What --fresh moved aside is another run: going on from it in the same folder spares what is there."""
+    ck = top / "aside"
+    for seed, options in ((1, ()), (7, ("--fresh",))):
+        r = recipe(ck, every_steps=2)
+        r["train"]["seed"] = seed
+        assert Job(r, *options).wait() == 0
+    r = recipe(ck, keep=1)
+    old = f"--resume={ck}/before-1/step-000006"
+    job = Job(r, old)
+    assert job.wait() == 3 and "holds the checkpoints of a run" in job.text, last(job.text)
+    r["train"]["steps"] = STEPS + 1
+    job = Job(r, old, "--fresh")
+    assert job.wait() == 0, last(job.text)
+    for name in ("before-1/step-000006", "before-2/step-000004", "before-2/step-000006", "step-000007"):
+        assert (ck / name / "manifest.json").exists(), f"{name}: {last(job.text)}"
+
+
+def other_data():
+    ck, text = top / "other-data", top / "data.txt"
+    text.write_bytes((REPO / "LICENSE").read_bytes()[:5000])
+    r = recipe(ck, every_steps=3)
+    r["data"]["train"] = str(text)
+    assert Job(r).wait() == 0
+    text.write_bytes((REPO / "LICENSE").read_bytes()[:9000])
+    r["train"]["steps"] = STEPS + 1
+    job = Job(r, "--resume=auto")
+    assert job.wait() == 0
+    assert re.search(r"note: data.train had \d+ samples and has \d+", job.text), last(job.text)
+
+
 def signalled(sig, status, to="the front end"):
     """The step under way is saved; the run goes on from there to the same bits."""
     ck = top / f"signal-{int(sig)}-{to.split()[-1]}"
@@ -378,6 +454,11 @@ try:
     killed_at_random()
     damaged(base)
     test("two runs want one folder", two_runs)
+    test("another run saves before the lock is taken", lambda: put_meanwhile(lib, base))
+    test("a rank does not see the newest", lambda: older_for_one(lib, base))
+    test("a rank sees another by that name", lambda: other_by_that_name(lib, base))
+    test("what was moved aside is another run's", aside_is_not_ours)
+    test("the data has grown", other_data)
     for sig, status in ((signal.SIGTERM, 7), (signal.SIGUSR1, 7), (signal.SIGINT, 130)):
         test(f"{sig.name} saves and ends", lambda s=sig, c=status: signalled(s, c))
     for sig in (signal.SIGTERM, signal.SIGUSR1):

@@ -1,13 +1,17 @@
 /*
  * interpose.c: LD_PRELOAD for tests. Counts the calls of one process that change files below a folder, and
- * at the n-th kills the process, or lets the call fail.
+ * at the n-th kills the process, lets the call fail, or lets it wait.
  *
  *   ZT_FAULT_DIR   the folder
  *   ZT_FAULT_RANK  the process: its RANK; "front" for the one that has none
  *   ZT_FAULT_AT    n, from 1; 0: only count
  *   ZT_FAULT_ERRNO 0: SIGKILL, before a call, and of a write after half of it; else the errno of the call
  *   ZT_FAULT_LOG   a line for each call
+ *   ZT_FAULT_WAIT  part of a path: a call that changes such a file goes on once there is a file ZT_FAULT_GO
+ *   ZT_FAULT_SEES  A=B: who opens a file in the folder A to read it reads that of the folder B
+ *   ZT_FAULT_HIDES a name that is in no list of a folder
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -52,6 +56,9 @@ static int hit(const char *call, const char *path, int half)
 {
     if (!is_ours(path))
         return 0;
+    const char *waits = getenv("ZT_FAULT_WAIT");
+    while (waits && strstr(path, waits) && access(getenv("ZT_FAULT_GO"), F_OK))
+        usleep(10000);
     int at = atomic_fetch_add(&count, 1) + 1;
     note(call, path, at);
     if (at != atoi(getenv("ZT_FAULT_AT")))
@@ -135,8 +142,29 @@ int unlinkat(int dir, const char *path, int flags)
     return hit("unlinkat", path_of(dir, buf), 0) ? -1 : NEXT(unlinkat)(dir, path, flags);
 }
 
+struct dirent *readdir(DIR *d)
+{
+    const char *hides = is_ours(getenv("ZT_FAULT_DIR")) ? getenv("ZT_FAULT_HIDES") : NULL;
+    struct dirent *e;
+    do {
+        e = NEXT(readdir)(d);
+    } while (e && hides && strcmp(e->d_name, hides) == 0);
+    return e;
+}
+
+static const char *seen(const char *path, char *buf)
+{
+    const char *sees = getenv("ZT_FAULT_SEES"), *to = sees ? strchr(sees, '=') : NULL;
+    const size_t n = to ? (size_t)(to - sees) : 0;
+    if (!is_ours(path) || !to || strncmp(path, sees, n) != 0 || path[n] != '/')
+        return path;
+    snprintf(buf, PATH_MAX, "%s%s", to + 1, path + n);
+    return buf;
+}
+
 int open(const char *path, int flags, ...)
 {
+    char buf[PATH_MAX];
     mode_t mode = 0;
     if (flags & O_CREAT) {
         va_list ap;
@@ -146,5 +174,5 @@ int open(const char *path, int flags, ...)
     }
     if ((flags & O_CREAT) && hit("open", path, 0))
         return -1;
-    return NEXT(open)(path, flags, mode);
+    return NEXT(open)(flags & O_CREAT ? path : seen(path, buf), flags, mode);
 }

@@ -202,14 +202,56 @@ TEST(lock_that_was_taken_over)
     CHECK_OK(lock_folder(dir, 0, 0, &lock), err);
     put(5, elsewhere);
     CHECK_INT(zt_ckpt_lock_check(lock, &err), ZT_ESYS);
-    CHECK(strstr(err.msg, "another one has taken over its checkpoints"));
+    CHECK(strstr(err.msg, "another run has taken over its checkpoints"));
     snprintf(path, sizeof path, "%s/.lock-5", dir);
-    CHECK_INT(rename(path, "build/no-such-lock"), 0);
+    CHECK_INT(unlink(path), 0);
     CHECK_OK(zt_ckpt_lock_check(lock, &err), err);
     snprintf(path, sizeof path, "%s/.lock-4", dir);
-    CHECK_INT(rename(path, "build/no-such-lock"), 0);
+    CHECK_INT(unlink(path), 0);
+    put(1, elsewhere); /* numbers begin anew for who finds none */
     CHECK_INT(zt_ckpt_lock_check(lock, &err), ZT_ESYS);
-    unlink("build/no-such-lock");
+    zt_ckpt_unlock(lock);
+    remove_dir();
+}
+
+/* By hand, or by what cleans folders: that is no other run. */
+TEST(lock_that_was_removed)
+{
+    struct zt_ckpt_lock *lock, *other = NULL;
+    char path[128];
+    make_dir();
+    put(3, "left by process 1 on zt9 since ever\nx 1 1\n");
+    CHECK_OK(lock_folder(dir, 0, 0, &lock), err);
+    snprintf(path, sizeof path, "%s/.lock-4", dir);
+    CHECK_INT(unlink(path), 0);
+    CHECK_OK(zt_ckpt_lock_check(lock, &err), err);
+    CHECK_INT(the_number(), 4);
+    CHECK_INT(lock_folder(dir, 0, 0, &other), ZT_EINPUT);
+    CHECK(strstr(err.msg, "another run keeps its checkpoints there: process "));
+    zt_ckpt_unlock(lock);
+    CHECK_OK(lock_folder(dir, 0, 0, &other), err);
+    zt_ckpt_unlock(other);
+    remove_dir();
+}
+
+/* Names that we would not give hold up nobody. */
+TEST(lock_names_that_are_not_ours)
+{
+    static const char *const names[] = {".lock-007", ".lock-+9", ".lock-0",
+                                        ".lock-9223372036854775807"};
+    struct zt_ckpt_lock *lock;
+    char path[128];
+    make_dir();
+    for (size_t i = 0; i < ZT_ARRAY_LEN(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        CHECK_OK(zt_write_file_atomic(path, elsewhere, strlen(elsewhere), &err), err);
+    }
+    snprintf(path, sizeof path, "%s/.lock-5", dir);
+    CHECK_INT(symlink("nowhere", path), 0);
+    CHECK_OK(lock_folder(dir, 0, 0, &lock), err);
+    CHECK_OK(zt_ckpt_lock_check(lock, &err), err);
+    snprintf(path, sizeof path, "%s/.lock-6", dir);
+    CHECK_INT(access(path, F_OK), 0);
     zt_ckpt_unlock(lock);
     remove_dir();
 }
