@@ -263,8 +263,10 @@ def folders():
             assert "before-1/step-000009" in text, text
             text, _, _ = f.start(2, saving(base, f), f"--resume={f.path}/none", status=3)
             assert "no checkpoint" in text, text
-            text, steps, _ = f.start(2, saving({**base, "train": {"steps": 4}}, f),
-                                     f"--resume={f.ck}/before-1/step-000001")
+            older = f"--resume={f.ck}/before-1/step-000001"  # of another run, though it lies here
+            text, _, _ = f.start(2, saving({**base, "train": {"steps": 4}}, f), older, status=3)
+            assert "holds the checkpoints of a run" in text, text
+            text, steps, _ = f.start(2, saving({**base, "train": {"steps": 4}}, f), older, "--fresh")
             assert sorted(steps) == [2, 3, 4] and f.steps() == [4], f.steps()
             other = text_recipe(**{"train.steps": 3})
             other["model"]["n_layer"] = 2
