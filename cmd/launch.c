@@ -57,7 +57,7 @@ static void print_report(void *ctx, int rank, const char *json, size_t len)
 static void print_notice(void *ctx, const char *text)
 {
     struct printer *p = ctx;
-    rank_out_say(&p->err, text);
+    zt_str_printf(&p->err.buf, "zerotrain: %s\n", text);
 }
 
 static int flush(void *ctx)
@@ -202,7 +202,7 @@ static int finish(struct printer *p, const struct zt_launch_result *result, int 
     if (rc < 0)
         zt_str_printf(&p->err.buf, "zerotrain launch: %s\n", err->msg);
     if (result->summary[0])
-        rank_out_say(&p->err, result->summary);
+        print_notice(p, result->summary);
     const int lost = rank_out_finish_both(&p->out, &p->err, told);
     if (!lost || told)
         return code;
