@@ -187,7 +187,7 @@ static int run(struct options *o, struct zt_launch_result *result, struct zt_err
                  "ended by signal %d (%s) before it began again", sig, strsignal(sig));
     } else if (say.len) {
         const size_t used = strlen(result->summary);
-        snprintf(result->summary + used, sizeof result->summary - used, "\n%s", say.buf);
+        snprintf(result->summary + used, sizeof result->summary - used, "\nzerotrain: %s", say.buf);
     }
     zt_str_release(&say);
     return rc;
