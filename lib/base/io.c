@@ -115,10 +115,15 @@ void zt_write_file_clean(const char *path)
 
 int zt_write_file_atomic(const char *path, const void *bytes, size_t n, struct zt_err *err)
 {
-    struct zt_str tmp = {0};
     struct stat st;
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return write_into(path, bytes, n, err);
+    return zt_replace_file(path, bytes, n, err);
+}
+
+int zt_replace_file(const char *path, const void *bytes, size_t n, struct zt_err *err)
+{
+    struct zt_str tmp = {0};
     zt_str_printf(&tmp, "%s" TEMP "%ld", path, (long)getpid());
     int fd = open(tmp.buf, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     int rc;
@@ -159,13 +164,30 @@ int zt_write_file_check(const char *path, struct zt_err *err)
     return rc;
 }
 
+/* The name of a new folder. Not all file systems can be asked, and it is there meanwhile. */
+static void sync_name(const char *dir)
+{
+    struct zt_str parent = {0};
+    zt_str_printf(&parent, "%s/..", dir);
+    const int fd = open(parent.buf, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)!fsync(fd);
+        close(fd);
+    }
+    zt_str_release(&parent);
+}
+
 int zt_make_dirs(const char *path, struct zt_err *err)
 {
     struct zt_str s = {0};
     int rc = 0;
     for (const char *p = path; !rc; p++) {
-        if ((*p == '/' || *p == '\0') && s.len && mkdir(s.buf, 0777) && errno != EEXIST)
-            rc = zt_err_errno(err, ZT_EIO, "%s: mkdir", s.buf);
+        if ((*p == '/' || *p == '\0') && s.len) {
+            if (mkdir(s.buf, 0777) == 0)
+                sync_name(s.buf);
+            else if (errno != EEXIST)
+                rc = zt_err_errno(err, ZT_EIO, "%s: mkdir", s.buf);
+        }
         if (!*p)
             break;
         zt_str_add(&s, p, 1);

@@ -43,7 +43,11 @@ int zt_write_file_atomic(const char *path, const void *bytes, size_t n,
 /* Could zt_write_file_atomic() begin to write there? Leaves nothing. */
 int zt_write_file_check(const char *path, struct zt_err *err) ZT_MUST_CHECK;
 
-/* mkdir -p. An existing directory is fine. */
+/* The same, and the new file takes the place of a link as well. */
+int zt_replace_file(const char *path, const void *bytes, size_t n,
+                    struct zt_err *err) ZT_MUST_CHECK;
+
+/* mkdir -p. An existing directory is fine. The names of new ones are on the disk, where that can be asked for. */
 int zt_make_dirs(const char *path, struct zt_err *err) ZT_MUST_CHECK;
 
 /*

@@ -71,7 +71,22 @@ int zt_ckpt_steps(const char *dir, int64_t **steps, int *n, struct zt_err *err)
     return 0;
 }
 
+static bool has_manifest(const char *dir, int64_t step)
+{
+    struct zt_str path = {0};
+    zt_ckpt_step_path(dir, step, &path);
+    zt_str_puts(&path, "/" ZT_CKPT_MANIFEST);
+    const bool there = access(path.buf, F_OK) == 0;
+    zt_str_release(&path);
+    return there;
+}
+
 /* ---- removing and moving ---- */
+
+static void warn(struct zt_str *warnings, const struct zt_err *why)
+{
+    zt_str_printf(warnings, "%s%s", warnings->len ? "; " : "", why->msg);
+}
 
 int zt_ckpt_remove(const char *path, struct zt_err *err)
 {
@@ -79,7 +94,7 @@ int zt_ckpt_remove(const char *path, struct zt_err *err)
     int rc = 0;
     if (!d)
         return errno == ENOENT ? 0 : zt_err_errno(err, ZT_EIO, "%s", path);
-    for (const struct dirent *e; (e = readdir(d)) && !rc;) {
+    for (const struct dirent *e; (e = readdir(d));) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
             continue;
         if (unlinkat(dirfd(d), e->d_name, 0) && errno != ENOENT)
@@ -114,23 +129,23 @@ static bool is_temp(const char *name)
     return false;
 }
 
-int zt_ckpt_clean(const char *dir, struct zt_err *err)
+int zt_ckpt_clean(const char *dir, struct zt_str *warnings, struct zt_err *err)
 {
     DIR *d = opendir(dir);
-    int rc = 0;
+    struct zt_err why;
     if (!d)
         return zt_err_errno(err, ZT_EIO, "%s", dir);
-    for (const struct dirent *e; (e = readdir(d)) && !rc;) {
+    for (const struct dirent *e; (e = readdir(d));) {
         struct zt_str path = {0};
         zt_str_printf(&path, "%s/%s", dir, e->d_name);
-        if (is_temp(e->d_name))
-            rc = zt_ckpt_remove(path.buf, err);
+        if (is_temp(e->d_name) && zt_ckpt_remove(path.buf, &why))
+            warn(warnings, &why);
         else if (is_latest_temp(e->d_name))
             unlink(path.buf);
         zt_str_release(&path);
     }
     closedir(d);
-    return rc;
+    return 0;
 }
 
 static int move(const char *from, const char *to, struct zt_err *err)
@@ -261,15 +276,18 @@ static int point_latest(const char *dir, int64_t step, struct zt_err *err)
     struct zt_str path = {0}, name = {0};
     zt_str_printf(&path, "%s/latest", dir);
     zt_str_printf(&name, STEP "%06lld\n", (long long)step);
-    int rc = zt_write_file_atomic(path.buf, name.buf, name.len, err);
+    int rc = zt_replace_file(path.buf, name.buf, name.len, err);
     zt_str_release(&path);
     zt_str_release(&name);
     return rc ? rc : zt_fsync_dir(dir, err);
 }
 
-int zt_ckpt_commit(const char *dir, struct zt_manifest *m, struct zt_err *err)
+int zt_ckpt_commit(const char *dir, struct zt_manifest *m, bool *synced, struct zt_str *warnings,
+                   struct zt_err *err)
 {
     struct zt_str temp = {0}, path = {0};
+    struct zt_err why;
+    *synced = false;
     zt_ckpt_temp_path(dir, m->at.step, &temp);
     zt_ckpt_step_path(dir, m->at.step, &path);
     int rc = collect_sums(m, temp.buf, err);
@@ -277,16 +295,17 @@ int zt_ckpt_commit(const char *dir, struct zt_manifest *m, struct zt_err *err)
         rc = write_manifest(m, temp.buf, err);
     if (!rc)
         rc = move(temp.buf, path.buf, err);
-    if (!rc)
-        rc = zt_fsync_dir(dir, err);
-    if (!rc)
-        rc = point_latest(dir, m->at.step, err);
     zt_str_release(&temp);
     zt_str_release(&path);
-    return rc;
+    if (rc)
+        return rc;
+    *synced = zt_fsync_dir(dir, &why) == 0;
+    if (!*synced || point_latest(dir, m->at.step, &why))
+        warn(warnings, &why);
+    return 0;
 }
 
-/* Out of sight by one rename, then file by file. */
+/* Out of sight by one rename, then file by file: no crash leaves half of one under its name. */
 static int remove_step(const char *dir, int64_t step, struct zt_err *err)
 {
     struct zt_str path = {0}, temp = {0};
@@ -294,22 +313,37 @@ static int remove_step(const char *dir, int64_t step, struct zt_err *err)
     zt_str_printf(&temp, "%s/" TEMP "old-%06lld", dir, (long long)step);
     int rc = move(path.buf, temp.buf, err);
     if (!rc)
+        rc = zt_fsync_dir(dir, err);
+    if (!rc)
         rc = zt_ckpt_remove(temp.buf, err);
     zt_str_release(&path);
     zt_str_release(&temp);
     return rc;
 }
 
-int zt_ckpt_retain(const char *dir, int64_t keep, int64_t keep_every, struct zt_err *err)
+/* Those up to `step` that have a manifest: what else is called step-N is no checkpoint of this run. */
+static int made_up_to(const char *dir, int64_t step, int64_t **steps, int *n, struct zt_err *err)
+{
+    int all, rc = zt_ckpt_steps(dir, steps, &all, err);
+    *n = 0;
+    for (int i = 0; i < all && !rc; i++)
+        if ((*steps)[i] <= step && has_manifest(dir, (*steps)[i]))
+            (*steps)[(*n)++] = (*steps)[i];
+    return rc;
+}
+
+void zt_ckpt_retain(const char *dir, int64_t step, int64_t keep, int64_t keep_every,
+                    struct zt_str *warnings)
 {
     int64_t *steps;
-    int n, rc;
+    int n;
+    struct zt_err why;
     if (keep == 0)
-        return 0;
-    rc = zt_ckpt_steps(dir, &steps, &n, err);
-    for (int i = 0; steps && i < n - keep && !rc; i++)
-        if (keep_every == 0 || steps[i] % keep_every != 0)
-            rc = remove_step(dir, steps[i], err);
+        return;
+    if (made_up_to(dir, step, &steps, &n, &why))
+        warn(warnings, &why);
+    for (int i = 0; i < n - keep; i++)
+        if ((keep_every == 0 || steps[i] % keep_every != 0) && remove_step(dir, steps[i], &why))
+            warn(warnings, &why);
     free(steps);
-    return rc;
 }

@@ -34,6 +34,7 @@ struct zt_saver {
     atomic_bool thread_done;
     int rc; /* of this rank's part of the save, and of the commit */
     struct zt_err err;
+    struct zt_str warnings; /* of the commit: what failed when the checkpoint was made */
     bool others_failed;
     int64_t last_good; /* step of the last checkpoint that this run made; -1: none */
 
@@ -127,10 +128,14 @@ int zt_saver_check(struct zt_saver *s, struct zt_err *err)
 static int commit(struct zt_saver *s, struct zt_err *err)
 {
     const struct zt_recipe_checkpoint *c = &s->r->checkpoint;
+    bool synced;
     int rc = zt_saver_check(s, err);
+    zt_str_reset(&s->warnings);
     if (!rc)
-        rc = zt_ckpt_commit(s->dir, &s->layout.m, err);
-    return rc ? rc : zt_ckpt_retain(s->dir, c->keep, c->keep_every, err);
+        rc = zt_ckpt_commit(s->dir, &s->layout.m, &synced, &s->warnings, err);
+    if (!rc && synced) /* else the older ones may be what a crash leaves */
+        zt_ckpt_retain(s->dir, s->layout.m.at.step, c->keep, c->keep_every, &s->warnings);
+    return rc;
 }
 
 /* ---- phases ---- */
@@ -191,6 +196,18 @@ static int report_saved(struct zt_saver *s, struct zt_err *err)
     return rc;
 }
 
+static int report_warnings(const struct zt_saver *s, const char *what,
+                           const struct zt_str *warnings, struct zt_err *err)
+{
+    struct zt_str text = {0};
+    if (warnings->len == 0)
+        return 0;
+    zt_str_printf(&text, "WARNING: %s: %s", what, warnings->buf);
+    int rc = zt_report_notice(s->env, text.buf, err);
+    zt_str_release(&text);
+    return rc;
+}
+
 /* Rank 0 says what it means, the rank that failed says why. */
 static int report_failed(struct zt_saver *s, struct zt_err *err)
 {
@@ -232,7 +249,10 @@ static int conclude(struct zt_saver *s, struct zt_err *err)
     if (failed)
         return report_failed(s, err);
     s->last_good = s->layout.m.at.step;
-    return s->env->rank == 0 ? report_saved(s, err) : 0;
+    if (s->env->rank != 0)
+        return 0;
+    int rc = report_saved(s, err);
+    return rc ? rc : report_warnings(s, "the checkpoint is whole, but", &s->warnings, err);
 }
 
 enum zt_saving zt_saver_state(const struct zt_saver *s)
@@ -420,7 +440,9 @@ int zt_saver_create(const struct zt_saver_opts *o, struct zt_saver **out, struct
         if (!rc)
             rc = check_still_empty(s->r, err);
         if (!rc)
-            rc = zt_ckpt_clean(s->dir, err);
+            rc = zt_ckpt_clean(s->dir, &s->warnings, err);
+        if (!rc)
+            rc = report_warnings(s, "checkpoint.dir", &s->warnings, err);
     }
     if (!rc)
         rc = probe(s, err);
@@ -446,5 +468,6 @@ void zt_saver_free(struct zt_saver *s)
     join_thread(s);
     zt_ckpt_unlock(s->lock);
     zt_layout_release(&s->layout);
+    zt_str_release(&s->warnings);
     free(s);
 }

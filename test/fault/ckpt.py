@@ -292,6 +292,58 @@ def damaged(base):
     test("all are damaged", all_damaged)
 
 
+def what_others_left():
+    """A model that was exported into a checkpoint, a `latest` of somebody's, a folder that is called step-N."""
+    def exported_into():
+        ck = top / "exported-into"
+        job = Job(recipe(ck, every_steps=2) | {"train": {"steps": 2, "seed": 1}})
+        assert job.wait() == 0, job.text
+        subprocess.run([ZT, "export", str(ck / "step-000002"), str(ck / "step-000002/hf")], check=True,
+                       stdout=subprocess.DEVNULL)
+        job = Job(recipe(ck, every_steps=2, keep=1), "--resume=auto")
+        assert job.wait() == 0 and job.saved() == STEPS, last(job.text)
+        assert "could not be saved" not in job.text, last(job.text)
+        assert re.search("WARNING: the checkpoint is whole, but: .*tmp-old-000002/hf: cannot be removed", job.text)
+        assert sorted(p.name for p in ck.glob("step-*")) == ["step-000006"], list(ck.glob("step-*"))
+        assert (ck / "tmp-old-000002/hf/model.safetensors").exists(), "the model is gone"
+        job = Job(recipe(ck), "--resume=auto")
+        assert job.wait() == 0, last(job.text)
+        assert re.search("WARNING: checkpoint.dir: .*tmp-old-000002/hf: cannot be removed", job.text), last(job.text)
+
+    def latest(what, make, warns):
+        ck = top / f"pointed-to-{what}"
+        ck.mkdir()
+        make(ck / "latest")
+        job = Job(recipe(ck, every_steps=2, keep=1))
+        assert job.wait() == 0 and job.saved() == STEPS, last(job.text)
+        assert ("/latest: " in job.text) == warns, last(job.text)
+        assert sorted(p.name for p in ck.glob("step-*")) == ["step-000006"], list(ck.glob("step-*"))
+        assert warns or (ck / "latest").read_text() == "step-000006\n"
+
+    def foreign_step():
+        ck = top / "foreign"
+        job = Job(recipe(ck, every_steps=1, keep=1) | {"train": {"steps": 1, "seed": 1}})
+        assert job.wait() == 0, job.text
+        r = recipe(ck, every_steps=0, keep=1)
+        r["train"]["steps"] = 1000000
+        job = Job(r, "--resume=auto")
+        for _ in range(1200):
+            if (job.dir / "run/metrics.jsonl").exists() and (job.dir / "run/metrics.jsonl").stat().st_size:
+                break
+            time.sleep(0.05)
+        (ck / "step-900000").mkdir()
+        job.p.send_signal(signal.SIGTERM)
+        assert job.wait() == 7, last(job.text)
+        made = f"step-{job.saved():06d}"
+        assert (ck / made / "manifest.json").exists(), f"what was saved is gone: {list(ck.iterdir())}"
+        assert (ck / "latest").read_text() == made + "\n"
+
+    test("a model was exported into a checkpoint", exported_into)
+    test("latest is a link to a folder", lambda: latest("link", lambda p: p.symlink_to("step-000002"), False))
+    test("latest is a folder", lambda: latest("folder", lambda p: p.mkdir(), True))
+    test("a folder is called step-900000", foreign_step)
+
+
 def two_runs():
     ck = top / "two"
     r = recipe(ck, every_steps=0)
@@ -453,6 +505,7 @@ try:
     fails_at_every_call(lib, base)
     killed_at_random()
     damaged(base)
+    what_others_left()
     test("two runs want one folder", two_runs)
     test("another run saves before the lock is taken", lambda: put_meanwhile(lib, base))
     test("a rank does not see the newest", lambda: older_for_one(lib, base))

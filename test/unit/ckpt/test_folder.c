@@ -83,7 +83,9 @@ TEST(folder_clean_removes_what_is_unfinished)
     put("latest", "step-000001\n", 12);
     put("latest.tmp.4711", "st", 2);
     put("latest.tmp.txt", "mine", 4);
-    CHECK_OK(zt_ckpt_clean(dir, &err), err);
+    struct zt_str warnings = {0};
+    CHECK_OK(zt_ckpt_clean(dir, &warnings, &err), err);
+    CHECK_INT(warnings.len, 0);
     CHECK(is_there("step-000001/manifest.json") && is_there("latest"));
     CHECK(!is_there("tmp-step-000002") && !is_there("tmp-old-000000"));
     CHECK(!is_there("latest.tmp.4711") && !is_there("tmp-probe-3"));
@@ -92,22 +94,79 @@ TEST(folder_clean_removes_what_is_unfinished)
     remove_dir();
 }
 
+/* A folder in what is removed is nobody's but a person's: it stays, the rest goes, and no run is held up. */
+TEST(folder_clean_passes_over_what_it_cannot_remove)
+{
+    struct zt_str warnings = {0};
+    make_dir();
+    make_step("tmp-old-000002");
+    make_step("tmp-old-000002/hf");
+    make_step("tmp-step-000004");
+    put("tmp-old-000003", "a file", 6);
+    CHECK_OK(zt_ckpt_clean(dir, &warnings, &err), err);
+    CHECK(strstr(warnings.buf, "tmp-old-000002") && strstr(warnings.buf, "Is a directory"));
+    CHECK(strstr(warnings.buf, "; ") && strstr(warnings.buf, "tmp-old-000003: Not a directory"));
+    CHECK(is_there("tmp-old-000002/hf/manifest.json") && !is_there("tmp-step-000004"));
+    CHECK(!is_there("tmp-old-000002/manifest.json"));
+    zt_str_release(&warnings);
+    remove_dir();
+}
+
 TEST(folder_retains_the_newest_and_the_multiples)
 {
+    struct zt_str warnings = {0};
     make_dir();
     for (int i = 1; i <= 12; i++) {
         char name[32];
         snprintf(name, sizeof name, "step-%06d", i);
         make_step(name);
     }
-    CHECK_OK(zt_ckpt_retain(dir, 0, 5, &err), err);
+    zt_ckpt_retain(dir, 12, 0, 5, &warnings);
     CHECK(is_there("step-000001"));
-    CHECK_OK(zt_ckpt_retain(dir, 2, 5, &err), err);
+    zt_ckpt_retain(dir, 12, 2, 5, &warnings);
+    CHECK_INT(warnings.len, 0);
     for (int i = 1; i <= 12; i++) {
         char name[32];
         snprintf(name, sizeof name, "step-%06d", i);
         CHECK_INT(is_there(name), i % 5 == 0 || i > 10);
     }
+    remove_dir();
+}
+
+/* Only this run's checkpoints count: none of a later step, and nothing that merely has such a name. */
+TEST(folder_retains_what_was_just_made)
+{
+    struct zt_str warnings = {0};
+    char path[256];
+    make_dir();
+    make_step("step-000002");
+    make_step("step-000004");
+    make_step("step-800000");
+    for (int i = 3; i <= 900000; i += 899997) {
+        snprintf(path, sizeof path, "%s/step-%06d", dir, i);
+        CHECK(mkdir(path, 0777) == 0);
+    }
+    zt_ckpt_retain(dir, 4, 1, 0, &warnings);
+    CHECK_INT(warnings.len, 0);
+    CHECK(is_there("step-000004/manifest.json") && !is_there("step-000002"));
+    CHECK(is_there("step-000003") && is_there("step-900000") && is_there("step-800000"));
+    remove_dir();
+}
+
+/* One that cannot be removed is said, and the others are removed. */
+TEST(folder_retains_past_one_that_stays)
+{
+    struct zt_str warnings = {0};
+    make_dir();
+    make_step("step-000001");
+    make_step("step-000001/hf");
+    make_step("step-000002");
+    make_step("step-000003");
+    zt_ckpt_retain(dir, 3, 1, 0, &warnings);
+    CHECK(strstr(zt_str_get(&warnings), "tmp-old-000001"));
+    CHECK(is_there("step-000003") && !is_there("step-000002") && !is_there("step-000001"));
+    CHECK(is_there("tmp-old-000001/hf/manifest.json"));
+    zt_str_release(&warnings);
     remove_dir();
 }
 
@@ -166,11 +225,13 @@ TEST(folder_commit_makes_it_visible)
     static const char bytes[8] = "12345678";
     struct zt_manifest m;
     struct zt_ckpt c;
-    struct zt_str path = {0}, latest = {0};
+    struct zt_str path = {0}, latest = {0}, warnings = {0};
+    bool synced;
     make_dir();
     begin(&m, 12, bytes, sizeof bytes);
     CHECK(!is_there("step-000012"));
-    CHECK_OK(zt_ckpt_commit(dir, &m, &err), err);
+    CHECK_OK(zt_ckpt_commit(dir, &m, &synced, &warnings, &err), err);
+    CHECK(synced && warnings.len == 0);
     CHECK(!is_there("tmp-step-000012") && !is_there("step-000012/f.sums"));
     zt_ckpt_step_path(dir, 12, &path);
     CHECK_OK(zt_ckpt_open(path.buf, &c, &err), err);
@@ -186,19 +247,53 @@ TEST(folder_commit_makes_it_visible)
     remove_dir();
 }
 
+static void commit(int64_t step, struct zt_str *warnings)
+{
+    struct zt_manifest m;
+    bool synced;
+    begin(&m, step, "12345678", 8);
+    zt_str_reset(warnings);
+    CHECK_OK(zt_ckpt_commit(dir, &m, &synced, warnings, &err), err);
+    CHECK(synced);
+    zt_manifest_release(&m);
+}
+
+/* `latest` is a convenience: a link is replaced, not followed, and a folder of that name is a warning. */
+TEST(folder_commit_does_not_fail_for_latest)
+{
+    struct zt_str path = {0}, latest = {0}, warnings = {0};
+    make_dir();
+    zt_str_printf(&path, "%s/latest", dir);
+    CHECK(symlink("step-000002", path.buf) == 0);
+    commit(2, &warnings);
+    CHECK_INT(warnings.len, 0);
+    CHECK_OK(zt_read_file(path.buf, 100, &latest, &err), err);
+    CHECK_STR(latest.buf, "step-000002\n");
+    CHECK(unlink(path.buf) == 0 && mkdir(path.buf, 0777) == 0);
+    commit(4, &warnings);
+    CHECK(strstr(zt_str_get(&warnings), "/latest: rename: Is a directory"));
+    CHECK(is_there("step-000004/manifest.json"));
+    zt_str_release(&path);
+    zt_str_release(&latest);
+    zt_str_release(&warnings);
+    remove_dir();
+}
+
 /* A file that is not as its rank said: nothing becomes visible. */
 TEST(folder_commit_wants_every_part)
 {
     static const char bytes[8] = "12345678";
     struct zt_manifest m;
+    struct zt_str warnings = {0};
+    bool synced;
     make_dir();
     begin(&m, 12, bytes, sizeof bytes);
     put("tmp-step-000012/f", bytes, 4);
-    CHECK_INT(zt_ckpt_commit(dir, &m, &err), ZT_EIO);
+    CHECK_INT(zt_ckpt_commit(dir, &m, &synced, &warnings, &err), ZT_EIO);
     CHECK(strstr(err.msg, "tmp-step-000012/f: has 4 bytes, not the 8"));
     put("tmp-step-000012/f", bytes, 8);
     put("tmp-step-000012/f.sums", bytes, 8);
-    CHECK_INT(zt_ckpt_commit(dir, &m, &err), ZT_EIO);
+    CHECK_INT(zt_ckpt_commit(dir, &m, &synced, &warnings, &err), ZT_EIO);
     CHECK(strstr(err.msg, "f.sums: not the checksums of 1 blocks"));
     CHECK(!is_there("step-000012") && !is_there("latest"));
     zt_manifest_release(&m);
