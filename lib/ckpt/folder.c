@@ -81,6 +81,64 @@ static bool has_manifest(const char *dir, int64_t step)
     return there;
 }
 
+/* Those up to `step` that have a manifest: what else is called step-N is no checkpoint of this run. */
+static int made_up_to(const char *dir, int64_t step, int64_t **steps, int *n, struct zt_err *err)
+{
+    int all, rc = zt_ckpt_steps(dir, steps, &all, err);
+    *n = 0;
+    for (int i = 0; i < all && !rc; i++)
+        if ((*steps)[i] <= step && has_manifest(dir, (*steps)[i]))
+            (*steps)[(*n)++] = (*steps)[i];
+    return rc;
+}
+
+/* ---- latest ---- */
+
+static int point_latest(const char *dir, int64_t step, struct zt_err *err)
+{
+    struct zt_str path = {0}, name = {0};
+    zt_str_printf(&path, "%s/latest", dir);
+    zt_str_printf(&name, STEP "%06lld\n", (long long)step);
+    int rc = zt_replace_file(path.buf, name.buf, name.len, err);
+    zt_str_release(&path);
+    zt_str_release(&name);
+    return rc ? rc : zt_fsync_dir(dir, err);
+}
+
+static bool is_latest(const char *dir, int64_t step)
+{
+    enum { MOST = 64 };
+    struct zt_str path = {0}, text = {0};
+    struct zt_err ignored;
+    int64_t named = -1;
+    zt_str_printf(&path, "%s/latest", dir);
+    const bool read = zt_read_file(path.buf, MOST, &text, &ignored) == 0;
+    if (read && text.len > 0 && text.buf[text.len - 1] == '\n') {
+        text.buf[--text.len] = '\0';
+        if (!parse_step(text.buf, &named))
+            named = -1;
+    }
+    zt_str_release(&path);
+    zt_str_release(&text);
+    return named == step;
+}
+
+/* To what is there: a kill, or checkpoints that were moved, may have left it behind. */
+static int correct_latest(const char *dir, struct zt_err *err)
+{
+    struct zt_str path = {0};
+    int64_t *steps;
+    int n, rc = made_up_to(dir, INT64_MAX, &steps, &n, err);
+    zt_str_printf(&path, "%s/latest", dir);
+    if (!rc && n > 0 && !is_latest(dir, steps[n - 1]))
+        rc = point_latest(dir, steps[n - 1], err);
+    else if (!rc && n == 0 && unlink(path.buf) && errno != ENOENT)
+        rc = zt_err_errno(err, ZT_EIO, "%s: cannot be removed", path.buf);
+    zt_str_release(&path);
+    free(steps);
+    return rc;
+}
+
 /* ---- removing and moving ---- */
 
 static void warn(struct zt_str *warnings, const struct zt_err *why)
@@ -145,6 +203,8 @@ int zt_ckpt_clean(const char *dir, struct zt_str *warnings, struct zt_err *err)
         zt_str_release(&path);
     }
     closedir(d);
+    if (correct_latest(dir, &why))
+        warn(warnings, &why);
     return 0;
 }
 
@@ -174,6 +234,7 @@ int zt_ckpt_set_aside(const char *dir, int64_t step, int *moved, struct zt_str *
                       struct zt_err *err)
 {
     int64_t *steps;
+    struct zt_err ignored;
     int n, rc = zt_ckpt_steps(dir, &steps, &n, err);
     *moved = 0;
     for (int i = 0; i < n && !rc; i++) {
@@ -193,7 +254,11 @@ int zt_ckpt_set_aside(const char *dir, int64_t step, int *moved, struct zt_str *
     free(steps);
     if (!rc && *moved > 0)
         rc = zt_fsync_dir(where->buf, err);
-    return rc || *moved == 0 ? rc : zt_fsync_dir(dir, err);
+    if (!rc && *moved > 0)
+        rc = zt_fsync_dir(dir, err);
+    if (!rc && *moved > 0)
+        (void)!correct_latest(dir, &ignored); /* should that fail, the next save says so */
+    return rc;
 }
 
 /* ---- checksums on their way to rank 0 ---- */
@@ -271,17 +336,6 @@ static int write_manifest(const struct zt_manifest *m, const char *temp, struct 
     return rc;
 }
 
-static int point_latest(const char *dir, int64_t step, struct zt_err *err)
-{
-    struct zt_str path = {0}, name = {0};
-    zt_str_printf(&path, "%s/latest", dir);
-    zt_str_printf(&name, STEP "%06lld\n", (long long)step);
-    int rc = zt_replace_file(path.buf, name.buf, name.len, err);
-    zt_str_release(&path);
-    zt_str_release(&name);
-    return rc ? rc : zt_fsync_dir(dir, err);
-}
-
 int zt_ckpt_commit(const char *dir, struct zt_manifest *m, bool *synced, struct zt_str *warnings,
                    struct zt_err *err)
 {
@@ -318,17 +372,6 @@ static int remove_step(const char *dir, int64_t step, struct zt_err *err)
         rc = zt_ckpt_remove(temp.buf, err);
     zt_str_release(&path);
     zt_str_release(&temp);
-    return rc;
-}
-
-/* Those up to `step` that have a manifest: what else is called step-N is no checkpoint of this run. */
-static int made_up_to(const char *dir, int64_t step, int64_t **steps, int *n, struct zt_err *err)
-{
-    int all, rc = zt_ckpt_steps(dir, steps, &all, err);
-    *n = 0;
-    for (int i = 0; i < all && !rc; i++)
-        if ((*steps)[i] <= step && has_manifest(dir, (*steps)[i]))
-            (*steps)[(*n)++] = (*steps)[i];
     return rc;
 }
 

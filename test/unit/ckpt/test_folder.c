@@ -37,6 +37,19 @@ static void put(const char *name, const void *bytes, size_t n)
     CHECK_OK(zt_write_file_atomic(path, bytes, n, &err), err);
 }
 
+/* What the file `latest` holds; "": it is not there. */
+static const char *latest(void)
+{
+    static char text[64];
+    char path[256];
+    snprintf(path, sizeof path, "%s/latest", dir);
+    FILE *f = fopen(path, "r");
+    text[f ? fread(text, 1, sizeof text - 1, f) : 0] = '\0';
+    if (f)
+        fclose(f);
+    return text;
+}
+
 static void make_step(const char *name)
 {
     char path[256];
@@ -112,6 +125,21 @@ TEST(folder_clean_passes_over_what_it_cannot_remove)
     remove_dir();
 }
 
+/* As after a kill between the rename and `latest`, or by the hand of somebody. */
+TEST(folder_clean_makes_latest_right)
+{
+    struct zt_str warnings = {0};
+    make_dir();
+    make_step("step-000002");
+    CHECK_OK(zt_ckpt_clean(dir, &warnings, &err), err);
+    CHECK_STR(latest(), "step-000002\n");
+    make_step("step-000004");
+    CHECK_OK(zt_ckpt_clean(dir, &warnings, &err), err);
+    CHECK_STR(latest(), "step-000004\n");
+    CHECK_INT(warnings.len, 0);
+    remove_dir();
+}
+
 TEST(folder_retains_the_newest_and_the_multiples)
 {
     struct zt_str warnings = {0};
@@ -178,8 +206,10 @@ TEST(folder_sets_later_ones_aside)
     make_step("step-000001");
     make_step("step-000002");
     make_step("step-000003");
+    put("latest", "step-000003\n", 12);
     CHECK_OK(zt_ckpt_set_aside(dir, 1, &moved, &where, &err), err);
     CHECK_INT(moved, 2);
+    CHECK_STR(latest(), "step-000001\n");
     CHECK(strstr(where.buf, "/before-1"));
     CHECK(is_there("step-000001") && !is_there("step-000002"));
     CHECK(is_there("before-1/step-000003/manifest.json"));
@@ -187,6 +217,7 @@ TEST(folder_sets_later_ones_aside)
     CHECK(moved == 0 && !is_there("before-2"));
     CHECK_OK(zt_ckpt_set_aside(dir, -1, &moved, &where, &err), err);
     CHECK(moved == 1 && is_there("before-2/step-000001"));
+    CHECK(!is_there("latest"));
     zt_str_release(&where);
     remove_dir();
 }
@@ -225,7 +256,7 @@ TEST(folder_commit_makes_it_visible)
     static const char bytes[8] = "12345678";
     struct zt_manifest m;
     struct zt_ckpt c;
-    struct zt_str path = {0}, latest = {0}, warnings = {0};
+    struct zt_str path = {0}, warnings = {0};
     bool synced;
     make_dir();
     begin(&m, 12, bytes, sizeof bytes);
@@ -237,11 +268,7 @@ TEST(folder_commit_makes_it_visible)
     CHECK_OK(zt_ckpt_open(path.buf, &c, &err), err);
     CHECK_OK(zt_ckpt_verify(&c, &err), err);
     zt_ckpt_close(&c);
-    zt_str_reset(&path);
-    zt_str_printf(&path, "%s/latest", dir);
-    CHECK_OK(zt_read_file(path.buf, 100, &latest, &err), err);
-    CHECK_STR(latest.buf, "step-000012\n");
-    zt_str_release(&latest);
+    CHECK_STR(latest(), "step-000012\n");
     zt_str_release(&path);
     zt_manifest_release(&m);
     remove_dir();
@@ -261,20 +288,20 @@ static void commit(int64_t step, struct zt_str *warnings)
 /* `latest` is a convenience: a link is replaced, not followed, and a folder of that name is a warning. */
 TEST(folder_commit_does_not_fail_for_latest)
 {
-    struct zt_str path = {0}, latest = {0}, warnings = {0};
+    struct zt_str path = {0}, warnings = {0};
+    struct stat st;
     make_dir();
     zt_str_printf(&path, "%s/latest", dir);
     CHECK(symlink("step-000002", path.buf) == 0);
     commit(2, &warnings);
     CHECK_INT(warnings.len, 0);
-    CHECK_OK(zt_read_file(path.buf, 100, &latest, &err), err);
-    CHECK_STR(latest.buf, "step-000002\n");
+    CHECK_STR(latest(), "step-000002\n");
+    CHECK(lstat(path.buf, &st) == 0 && S_ISREG(st.st_mode));
     CHECK(unlink(path.buf) == 0 && mkdir(path.buf, 0777) == 0);
     commit(4, &warnings);
     CHECK(strstr(zt_str_get(&warnings), "/latest: rename: Is a directory"));
     CHECK(is_there("step-000004/manifest.json"));
     zt_str_release(&path);
-    zt_str_release(&latest);
     zt_str_release(&warnings);
     remove_dir();
 }
