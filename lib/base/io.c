@@ -10,12 +10,21 @@
 
 #define TEMP ".tmp." /* before a process number */
 
+enum zt_code zt_open_code(int error)
+{
+    static const int now[] = {EMFILE, ENFILE, EIO, ESTALE, ETIMEDOUT};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(now); i++)
+        if (error == now[i])
+            return ZT_EIO;
+    return error == ENOMEM ? ZT_ENOMEM : ZT_EINPUT;
+}
+
 int zt_map_file(const char *path, struct zt_mapped *m, struct zt_err *err)
 {
     memset(m, 0, sizeof *m);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return zt_err_errno(err, ZT_EINPUT, "%s", path);
+        return zt_err_errno(err, zt_open_code(errno), "%s", path);
     struct stat st;
     int rc = 0;
     if (fstat(fd, &st)) {
@@ -52,7 +61,7 @@ int zt_read_file(const char *path, size_t max_bytes, struct zt_str *out, struct 
     bool is_stdin = strcmp(path, "-") == 0;
     int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return zt_err_errno(err, ZT_EINPUT, "%s", path);
+        return zt_err_errno(err, zt_open_code(errno), "%s", path);
     int rc = 0;
     char chunk[65536];
     for (;;) {

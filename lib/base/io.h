@@ -16,6 +16,12 @@ struct zt_mapped {
     size_t bytes;
 };
 
+/*
+ * The code of a path that could not be opened, by errno. ZT_EINPUT: it is not there, or not for us. ZT_EIO, ZT_ENOMEM:
+ * it cannot be read now, and nothing is known of it: too many files are open, memory or the disk failed.
+ */
+enum zt_code zt_open_code(int error);
+
 int zt_map_file(const char *path, struct zt_mapped *m, struct zt_err *err) ZT_MUST_CHECK;
 void zt_unmap_file(struct zt_mapped *m); /* accepts a zeroed one */
 

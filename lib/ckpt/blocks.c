@@ -7,9 +7,17 @@
 #include "ckpt/direct.h"
 
 enum {
-    MAX_DIRECT_FILES = 64, /* each has two descriptors */
-    MAX_AHEAD = 16,        /* blocks */
+    MAX_OPEN = 64,  /* files, each of up to two descriptors */
+    MAX_AHEAD = 16, /* blocks */
     MAX_THREADS = 4,
+};
+
+struct open_file {
+    int file; /* -1: none */
+    int users;
+    uint64_t used; /* when last, by zt_blocks.uses */
+    char *path;
+    struct zt_direct d;
 };
 
 struct want {
@@ -21,10 +29,10 @@ struct want {
 struct zt_blocks {
     const char *path;
     const struct zt_manifest *m;
-    pthread_mutex_t lock; /* of opening files */
-    struct zt_direct *files;
-    bool *opened; /* (n_files) */
-    int n_opened;
+    pthread_mutex_t lock; /* of the next three */
+    struct open_file open[MAX_OPEN];
+    int *slot_of; /* (n_files) in `open`; -1: none */
+    uint64_t uses;
 
     struct want *wants; /* in the order of reading */
     int64_t n_wants;
@@ -46,8 +54,11 @@ int zt_blocks_create(const char *path, const struct zt_manifest *m, struct zt_bl
     *b = (struct zt_blocks){.path = path, .m = m, .at = -1, .held_file = -1};
     b->own = aligned_alloc(ZT_DIRECT_ALIGN, zt_align_size(m->block_bytes, ZT_DIRECT_ALIGN));
     pthread_mutex_init(&b->lock, NULL);
-    b->files = zt_xcalloc(n, sizeof *b->files);
-    b->opened = zt_xcalloc(n, sizeof *b->opened);
+    b->slot_of = zt_xcalloc(n, sizeof *b->slot_of);
+    for (size_t i = 0; i < n; i++)
+        b->slot_of[i] = -1;
+    for (int i = 0; i < MAX_OPEN; i++)
+        b->open[i].file = -1;
     if (!b->own) {
         zt_blocks_free(b);
         return zt_err_set(err, ZT_ENOMEM, "%s: no memory for a block of %zu bytes", path,
@@ -57,20 +68,25 @@ int zt_blocks_create(const char *path, const struct zt_manifest *m, struct zt_bl
     return 0;
 }
 
+static void close_slot(struct zt_blocks *b, struct open_file *o)
+{
+    if (o->file < 0)
+        return;
+    (void)!zt_direct_close(&o->d);
+    free(o->path);
+    b->slot_of[o->file] = -1;
+    o->file = -1;
+}
+
 void zt_blocks_free(struct zt_blocks *b)
 {
     if (!b)
         return;
     zt_ring_free(b->ring);
-    for (int i = 0; i < b->m->n_files; i++) {
-        if (b->opened[i]) {
-            (void)!zt_direct_close(&b->files[i]);
-            free((char *)b->files[i].path);
-        }
-    }
+    for (int i = 0; i < MAX_OPEN; i++)
+        close_slot(b, &b->open[i]);
     pthread_mutex_destroy(&b->lock);
-    free(b->files);
-    free(b->opened);
+    free(b->slot_of);
     free(b->wants);
     free(b->own);
     free(b);
@@ -78,21 +94,61 @@ void zt_blocks_free(struct zt_blocks *b)
 
 /* ---- reading one ---- */
 
-static int open_file(struct zt_blocks *b, int file, struct zt_err *err)
+/* One that is free, else the one that nobody used for the longest time: readers are fewer than slots. */
+static struct open_file *free_slot(struct zt_blocks *b)
+{
+    struct open_file *oldest = NULL;
+    for (int i = 0; i < MAX_OPEN; i++) {
+        struct open_file *o = &b->open[i];
+        if (o->file < 0)
+            return o;
+        if (o->users == 0 && (!oldest || o->used < oldest->used))
+            oldest = o;
+    }
+    ZT_ASSERT(oldest);
+    close_slot(b, oldest);
+    return oldest;
+}
+
+static int open_slot(struct zt_blocks *b, int file, struct open_file **out, struct zt_err *err)
+{
+    struct zt_str path = {0};
+    struct open_file *o = free_slot(b);
+    zt_str_printf(&path, "%s/%s", b->path, b->m->files[file].name);
+    int rc = zt_direct_open(&o->d, path.buf, true, err);
+    if (rc) {
+        zt_str_release(&path);
+        return rc;
+    }
+    o->file = file;
+    o->path = path.buf; /* of malloc */
+    b->slot_of[file] = (int)(o - b->open);
+    *out = o;
+    return 0;
+}
+
+/* Until let_go() nobody closes it. There may be more files than a process may open. */
+static int hold(struct zt_blocks *b, int file, struct open_file **out, struct zt_err *err)
 {
     int rc = 0;
     pthread_mutex_lock(&b->lock);
-    if (!b->opened[file]) {
-        struct zt_str path = {0};
-        zt_str_printf(&path, "%s/%s", b->path, b->m->files[file].name);
-        rc = zt_direct_open(&b->files[file], path.buf, b->n_opened < MAX_DIRECT_FILES, err);
-        if (rc)
-            zt_str_release(&path);
-        b->opened[file] = !rc; /* its name is the file's now */
-        b->n_opened += !rc;
+    if (b->slot_of[file] >= 0)
+        *out = &b->open[b->slot_of[file]];
+    else
+        rc = open_slot(b, file, out, err);
+    if (!rc) {
+        (*out)->users++;
+        (*out)->used = ++b->uses;
     }
     pthread_mutex_unlock(&b->lock);
     return rc;
+}
+
+static void let_go(struct zt_blocks *b, struct open_file *o)
+{
+    pthread_mutex_lock(&b->lock);
+    o->users--;
+    pthread_mutex_unlock(&b->lock);
 }
 
 /* What is left of a block is for another time, or for another rank: it comes through the page cache. */
@@ -102,9 +158,12 @@ static int read_checked(struct zt_blocks *b, const struct want *w, unsigned char
     const struct zt_ckpt_file *f = &b->m->files[w->file];
     const size_t begin = w->block * b->m->block_bytes;
     const size_t n = ZT_MIN(b->m->block_bytes, f->bytes - begin);
-    int rc = open_file(b, w->file, err);
-    if (!rc)
-        rc = zt_direct_read(&b->files[w->file], w->bytes < n, to, n, begin, err);
+    struct open_file *o;
+    int rc = hold(b, w->file, &o, err);
+    if (rc)
+        return rc;
+    rc = zt_direct_read(&o->d, w->bytes < n, to, n, begin, err);
+    let_go(b, o);
     if (rc)
         return rc;
     const struct zt_ckpt_sum sum = zt_ckpt_sum_of(to, n);

@@ -2,6 +2,8 @@
  * blocks.h: the blocks of a checkpoint's files, whose checksums are checked when they are read. Internal to
  * lib/ckpt; for one thread at a time.
  *
+ * Of the files 64 at most are open at a time, those used last: a checkpoint may have more than a process may open.
+ *
  * Blocks that were expected are read ahead by threads, in that order, ZT_CKPT_READ_BYTES at most. One of which
  * only a part is used comes through the page cache: the rest is wanted later, or by another rank.
  */

@@ -1,9 +1,11 @@
 #include "ckpt/checkpoint.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 
 #include "base/io.h"
 #include "ckpt/blocks.h"
+#include "ckpt/folder.h"
 
 static void file_path(const struct zt_ckpt *c, int file, struct zt_str *out)
 {
@@ -18,7 +20,7 @@ static int check_files(const struct zt_ckpt *c, struct zt_err *err)
         struct stat st;
         file_path(c, i, &path);
         if (stat(path.buf, &st))
-            rc = zt_err_errno(err, ZT_EINPUT, "%s", path.buf);
+            rc = zt_err_errno(err, zt_open_code(errno), "%s", path.buf);
         else if (!S_ISREG(st.st_mode) || (size_t)st.st_size != c->m.files[i].bytes)
             rc = zt_err_set(err, ZT_EINPUT,
                             "%s: has %lld bytes, but the manifest says %zu; the file was cut or "
@@ -37,6 +39,17 @@ static int64_t id_of(const struct zt_str *manifest)
     return (id & ((1LL << 62) - 1)) | 1;
 }
 
+/* The newest is found by its number. */
+static int check_name(const char *path, int64_t step, struct zt_err *err)
+{
+    int64_t named;
+    if (!zt_ckpt_named_step(path, &named) || named == step)
+        return 0;
+    return zt_err_set(err, ZT_EINPUT,
+                      "%s: holds the checkpoint of step %lld: the folder was renamed", path,
+                      (long long)step);
+}
+
 int zt_ckpt_open(const char *path, struct zt_ckpt *c, struct zt_err *err)
 {
     struct zt_str name = {0}, text = {0};
@@ -52,7 +65,9 @@ int zt_ckpt_open(const char *path, struct zt_ckpt *c, struct zt_err *err)
     if (rc)
         return rc;
     c->path = zt_arena_strdup(&c->m.arena, path);
-    rc = check_files(c, err);
+    rc = check_name(path, c->m.at.step, err);
+    if (!rc)
+        rc = check_files(c, err);
     if (!rc)
         rc = zt_blocks_create(c->path, &c->m, &c->blocks, err);
     if (rc)

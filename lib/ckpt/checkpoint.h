@@ -175,7 +175,8 @@ struct zt_ckpt {
 
 /*
  * The folder of one checkpoint. The manifest is checked whole; every file must be there with its size, but
- * is not read. ZT_EINPUT with the file's name in the message.
+ * is not read. ZT_EINPUT with the file's name in the message: it is damaged, or is called step-N and of another
+ * step. Another code, here and of what reads: it cannot be read now, which tells nothing about it.
  */
 int zt_ckpt_open(const char *path, struct zt_ckpt *c, struct zt_err *err) ZT_MUST_CHECK;
 void zt_ckpt_close(struct zt_ckpt *c); /* accepts a zeroed one */

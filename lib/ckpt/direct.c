@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/io.h"
 #include "base/size.h"
 
 int zt_reserve(int fd, size_t bytes, const char *path, struct zt_err *err)
@@ -41,7 +42,7 @@ int zt_direct_open(struct zt_direct *f, const char *path, bool direct, struct zt
     *f = (struct zt_direct){.path = path, .direct_fd = -1};
     f->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (f->fd < 0)
-        return zt_err_errno(err, ZT_EINPUT, "%s", path);
+        return zt_err_errno(err, zt_open_code(errno), "%s", path);
     if (direct)
         f->direct_fd = open_direct(path, O_RDONLY);
     return 0;

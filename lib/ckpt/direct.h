@@ -25,7 +25,7 @@ struct zt_direct {
 /* A new file of that many bytes, for which room is asked at once (zt_reserve). It must not be there yet. */
 int zt_direct_create(struct zt_direct *f, const char *path, size_t bytes,
                      struct zt_err *err) ZT_MUST_CHECK;
-/* For reading; `direct` false: all of it goes through the page cache. */
+/* For reading; `direct` false: all of it goes through the page cache. Fails with zt_open_code(). */
 int zt_direct_open(struct zt_direct *f, const char *path, bool direct,
                    struct zt_err *err) ZT_MUST_CHECK;
 int zt_direct_close(struct zt_direct *f); /* of close(2) */

@@ -44,6 +44,18 @@ static bool parse_step(const char *name, int64_t *step)
     return strcmp(name, ours) == 0;
 }
 
+bool zt_ckpt_named_step(const char *path, int64_t *step)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    char *whole = strndup(path, n);
+    const char *slash = whole ? strrchr(whole, '/') : NULL;
+    const bool named = whole && parse_step(slash ? slash + 1 : whole, step);
+    free(whole);
+    return named;
+}
+
 static int by_number(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;

@@ -21,6 +21,9 @@
 void zt_ckpt_step_path(const char *dir, int64_t step, struct zt_str *out);
 void zt_ckpt_temp_path(const char *dir, int64_t step, struct zt_str *out);
 
+/* The step of a folder that is called like a checkpoint, wherever it is; false: it has another name. */
+bool zt_ckpt_named_step(const char *path, int64_t *step);
+
 /*
  * The steps that DIR has checkpoints of, valid or not, by number; free *steps. None when there is no such
  * folder.

@@ -136,6 +136,10 @@ static int refuse(struct zt_run *run, const char *path, const struct zt_err *why
 {
     struct zt_str text = {0};
     int rc = 0;
+    if (why->code == ZT_EIO || why->code == ZT_ENOMEM) { /* it may be whole, and is the newest */
+        *err = *why;
+        return zt_err_wrap(err, "%s cannot be read now", path);
+    }
     if (zt_load_is_named(run->r) && why->code) {
         *err = *why;
         return err->code;

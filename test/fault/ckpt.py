@@ -292,6 +292,85 @@ def damaged(base):
     test("all are damaged", all_damaged)
 
 
+ON_OPEN = r"""
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+/* The first time that a path with AT in it is opened THEN is run; ERRNO: it fails each time. */
+static int fails(const char *path)
+{
+    static int begun;
+    const char *at = getenv("ZT_OPEN_AT"), *then = getenv("ZT_OPEN_THEN"), *error = getenv("ZT_OPEN_ERRNO");
+    if (!at || !strstr(path, at))
+        return 0;
+    if (then && !begun) {
+        begun = 1;
+        unsetenv("LD_PRELOAD");
+        if (system(then))
+            abort();
+    }
+    if (error)
+        errno = atoi(error);
+    return error != NULL;
+}
+#define OPEN(name) \
+    int name(const char *path, int flags, ...) \
+    { \
+        va_list ap; \
+        va_start(ap, flags); \
+        mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0; \
+        va_end(ap); \
+        return fails(path) ? -1 : ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, #name))(path, flags, mode); \
+    }
+OPEN(open)
+OPEN(open64)
+"""
+
+
+def on_open(at, **more):
+    """The environment of a process to which something happens as it opens a file."""
+    lib = top / "on_open.so"
+    if not lib.exists():
+        subprocess.run([os.environ.get("CC", "gcc"), "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", str(lib), "-xc", "-",
+                        "-ldl"], input=ON_OPEN, text=True, check=True)
+    return {"LD_PRELOAD": str(lib), "ZT_OPEN_AT": at, **{f"ZT_OPEN_{k.upper()}": str(v) for k, v in more.items()}}
+
+
+def cannot_be_read_now(base):
+    """A shortage is no damage: the newest one is neither passed over nor moved aside."""
+    def check():
+        ck = base.copy("shortage")
+        assert (job := Job(one_save(ck) | {"checkpoint": {"dir": str(ck)}}, "--resume=auto")).wait() == 0, job.text
+        for error in (errno.EMFILE, errno.EIO):
+            job = Job(recipe(ck), "--resume=auto", env=on_open("step-000004/rank-00001", errno=error))
+            assert job.wait() == 1, f"exit status {job.p.returncode}: {last(job.text)}"
+            assert re.search(rf"step-000004 cannot be read now: .*rank-00001.*: {os.strerror(error)}", job.text), \
+                last(job.text)
+            assert "passed over" not in job.text and not (ck / "before-1").exists(), last(job.text)
+        goes_on(ck, 4, "after the shortage")
+
+    test("a checkpoint cannot be read now", check)
+
+
+def exported_while_a_run_goes_on(base):
+    """The run removes the one that is exported, and makes a newer one."""
+    def check():
+        ck = base.copy("exported")
+        assert (job := Job(one_save(ck) | {"checkpoint": {"dir": str(ck)}}, "--resume=auto")).wait() == 0, job.text
+        (ck / "step-000004").rename(top / "newer")
+        p = subprocess.run([ZT, "export", str(ck), str(top / "exported-model")], capture_output=True, text=True,
+                           env={**os.environ, **on_open("step-000003/rank-00000", then=(
+                               f"mv {top}/newer {ck}/step-000004 && mv {ck}/step-000003 {ck}/tmp-old-000003"))})
+        assert p.returncode == 0 and "step 4 of" in p.stdout, p.stdout + p.stderr
+        assert "it was removed meanwhile" in p.stderr, p.stderr
+
+    test("a checkpoint is removed while it is exported", check)
+
+
 def what_others_left():
     """A model that was exported into a checkpoint, a `latest` of somebody's, a folder that is called step-N."""
     def exported_into():
@@ -506,6 +585,8 @@ try:
     killed_at_random()
     damaged(base)
     what_others_left()
+    cannot_be_read_now(base)
+    exported_while_a_run_goes_on(base)
     test("two runs want one folder", two_runs)
     test("another run saves before the lock is taken", lambda: put_meanwhile(lib, base))
     test("a rank does not see the newest", lambda: older_for_one(lib, base))

@@ -1,6 +1,7 @@
 #include "harness.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,14 +14,14 @@
  * A checkpoint of two tensors, cut over `n_files` files at uneven places: values are fp32 noise, those of
  * the second tensor bf16, and it has no optimizer state.
  */
-enum { A_ROWS = 3001, A_COLS = 501, A = A_ROWS * A_COLS, B = 70, MAX_FILES = 5 };
+enum { A_ROWS = 3001, A_COLS = 501, A = A_ROWS * A_COLS, B = 100, MAX_FILES = 5, MOST_FILES = 100 };
 
 struct made {
     struct zt_manifest m;
     char dir[64];
     float *values[ZT_CKPT_N_PARTS]; /* of the first tensor */
     uint16_t b[B];
-    int64_t cuts[MAX_FILES + 1], b_cuts[MAX_FILES + 1];
+    int64_t cuts[MOST_FILES + 1], b_cuts[MOST_FILES + 1];
 };
 
 static struct zt_ckpt_piece *pieces_of(struct made *k, const int64_t *cuts, int n)
@@ -400,6 +401,53 @@ TEST(checkpoint_names_the_damaged_file)
     CHECK(strstr(err.msg, "rank-00001.safetensors"));
     zt_ckpt_close(&c);
     free(out);
+    unmake(&k);
+}
+
+/* So many files, of which each reader may open but a few. */
+TEST(checkpoint_has_more_files_than_may_be_open)
+{
+    enum { LIMIT = 150 };
+    struct rlimit before, less;
+    struct zt_err err;
+    struct made k;
+    struct zt_ckpt c;
+    make(&k, MOST_FILES);
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    less = (struct rlimit){LIMIT, before.rlim_max};
+    CHECK(setrlimit(RLIMIT_NOFILE, &less) == 0);
+    CHECK_OK(zt_ckpt_open(k.dir, &c, &err), err);
+    check_range(&c, &k, ZT_CKPT_PARAM, 0, A);
+    check_range(&c, &k, ZT_CKPT_M, 0, A);
+    zt_ckpt_close(&c);
+    CHECK_OK(zt_ckpt_open(k.dir, &c, &err), err);
+    CHECK_OK(zt_ckpt_verify(&c, &err), err);
+    zt_ckpt_close(&c);
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    unmake(&k);
+}
+
+/* Too many open files: nothing is said about the checkpoint. */
+TEST(checkpoint_that_cannot_be_read_now_is_not_damaged)
+{
+    struct rlimit before, none;
+    struct zt_err err;
+    struct made k;
+    struct zt_ckpt c, other;
+    float out[10];
+    make(&k, 2);
+    CHECK_OK(zt_ckpt_open(k.dir, &c, &err), err);
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    none = (struct rlimit){0, before.rlim_max};
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    const int opened = zt_ckpt_open(k.dir, &other, &err);
+    const int got = zt_ckpt_read_f32(&c, &c.m.tensors[0], ZT_CKPT_PARAM, 0, 10, out, &err);
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK_INT(opened, ZT_EIO);
+    CHECK_INT(got, ZT_EIO);
+    CHECK(strstr(err.msg, "rank-00000.safetensors: Too many open files"));
+    CHECK_OK(zt_ckpt_read_f32(&c, &c.m.tensors[0], ZT_CKPT_PARAM, 0, 10, out, &err), err);
+    zt_ckpt_close(&c);
     unmake(&k);
 }
 
