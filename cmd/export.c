@@ -5,6 +5,7 @@
 
 #include <getopt.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ckpt/hf.h"
 #include "model_in.h"
@@ -174,34 +175,49 @@ static int export(const struct options *o, struct model_in *in, struct zt_err *e
     return rc;
 }
 
-/* One try. *before: where it read a damaged checkpoint and any of the run would do, the step of that one. */
-static int try_export(const struct options *o, int64_t *before, struct zt_err *err)
+/* What is wrong with the one that was read, if another of the run will do; NULL: nothing, or none will. */
+static const char *why_another(const struct options *o, const struct model_in *in, int rc)
+{
+    if (!rc || !in->failed || o->step != ZT_EXPORT_NEWEST || zt_export_is_checkpoint(o->from))
+        return NULL;
+    if (access(in->ckpt.path, F_OK))
+        return "it was removed meanwhile";
+    return rc == ZT_EINPUT ? "it is passed over" : NULL;
+}
+
+/* One try. *why: that of why_another(). */
+static int try_export(const struct options *o, struct zt_export_tried *tried, const char **why,
+                      struct zt_err *err)
 {
     struct model_in in;
     struct zt_str notes = {0};
-    int rc = model_in_open(o->from, o->step, *before, &in, &notes, err);
-    *before = -1;
+    int rc = model_in_open(o->from, o->step, tried, &in, &notes, err);
+    *why = NULL;
     if (notes.len)
         cmd_error("%s", notes.buf);
     zt_str_release(&notes);
     if (rc)
         return rc;
     rc = export(o, &in, err);
-    if (rc && in.damaged && o->step == ZT_EXPORT_NEWEST && !zt_export_is_checkpoint(o->from))
-        *before = in.ckpt.m.at.step;
+    *why = why_another(o, &in, rc);
     model_in_close(&in);
     return rc;
 }
 
-/* A checkpoint is read once, so that its damage is found when the most of it is written. */
+/*
+ * A checkpoint is read once, so that its damage is found when the most of it is written; and a run that goes on
+ * may remove it meanwhile, for a newer one.
+ */
 static int run(const struct options *o, struct zt_err *err)
 {
-    int64_t before = INT64_MAX;
+    struct zt_export_tried tried = {0};
+    const char *why;
     int rc = zt_hf_check(o->dir, o->force, err);
     if (rc)
         return rc;
-    while ((rc = try_export(o, &before, err)) && before >= 0)
-        cmd_error("%s; it is passed over", err->msg);
+    while ((rc = try_export(o, &tried, &why, err)) && why)
+        cmd_error("%s; %s", err->msg, why);
+    free(tried.steps);
     return rc;
 }
 

@@ -144,7 +144,8 @@ static void check_model(struct inspection *in, const char *dir)
     struct model_in m;
     struct zt_err err;
     struct zt_str notes = {0};
-    int rc = model_in_open(dir, ZT_EXPORT_NEWEST, INT64_MAX, &m, &notes, &err);
+    struct zt_export_tried tried = {0}; /* a folder of weights: nothing is tried */
+    int rc = model_in_open(dir, ZT_EXPORT_NEWEST, &tried, &m, &notes, &err);
     zt_str_release(&notes);
     if (rc == ZT_EUNSUPPORTED) {
         inspect_str(in, "model", err.msg);

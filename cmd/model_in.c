@@ -73,10 +73,10 @@ static int recipe_of_checkpoint(struct model_in *in, struct zt_err *err)
     return zt_recipe_load(&opts, &in->r, err);
 }
 
-static int open_checkpoint(const char *path, int64_t step, int64_t before, struct model_in *in,
-                           struct zt_str *notes, struct zt_err *err)
+static int open_checkpoint(const char *path, int64_t step, struct zt_export_tried *tried,
+                           struct model_in *in, struct zt_str *notes, struct zt_err *err)
 {
-    int rc = zt_export_pick(path, step, before, &in->ckpt, notes, err);
+    int rc = zt_export_pick(path, step, tried, &in->ckpt, notes, err);
     in->is_ckpt = rc == 0;
     if (!rc)
         rc = recipe_of_checkpoint(in, err);
@@ -88,8 +88,8 @@ static int open_checkpoint(const char *path, int64_t step, int64_t before, struc
     return zt_export_match(&in->ckpt, in->model, in->tensors, err);
 }
 
-int model_in_open(const char *path, int64_t step, int64_t before, struct model_in *in,
-                  struct zt_str *notes, struct zt_err *err)
+int model_in_open(const char *path, int64_t step, struct zt_export_tried *tried,
+                  struct model_in *in, struct zt_str *notes, struct zt_err *err)
 {
     struct stat st;
     int rc;
@@ -97,7 +97,7 @@ int model_in_open(const char *path, int64_t step, int64_t before, struct model_i
     if (stat(path, &st))
         return zt_err_errno(err, ZT_EINPUT, "%s", path);
     if (zt_export_is_checkpoint(path) || zt_export_is_run(path))
-        rc = open_checkpoint(path, step, before, in, notes, err);
+        rc = open_checkpoint(path, step, tried, in, notes, err);
     else if (step != ZT_EXPORT_NEWEST)
         rc = zt_err_set(err, ZT_EINPUT, "%s: holds no checkpoints, so there is no step %lld", path,
                         (long long)step);
@@ -133,7 +133,7 @@ int model_in_read(void *ctx, int param, int64_t begin, int64_t n, float *out, st
     struct model_in *in = ctx;
     if (in->is_ckpt) {
         int rc = zt_ckpt_read_f32(&in->ckpt, in->tensors[param], ZT_CKPT_PARAM, begin, n, out, err);
-        in->damaged |= rc != 0;
+        in->failed |= rc != 0;
         return rc;
     }
     zt_weights_read_f32(&in->weights, param, begin, n, out);

@@ -14,7 +14,7 @@ struct model_in {
     struct zt_recipe *r;
     struct zt_model *model;
     bool is_ckpt; /* else `weights` */
-    bool damaged; /* what was read of the checkpoint is not what was written */
+    bool failed;  /* to read of the checkpoint */
     struct zt_ckpt ckpt;
     const struct zt_ckpt_tensor **tensors; /* (model->n_params) */
     struct zt_weights weights;
@@ -22,12 +22,12 @@ struct model_in {
 };
 
 /*
- * The weights fit the model. `step` and `before` are of the folder of a run (ckpt/export.h); of other things
+ * The weights fit the model. `step` and `tried` are of the folder of a run (ckpt/export.h); of other things
  * step must be ZT_EXPORT_NEWEST. Newer checkpoints that are passed over are told in `notes`. A failed one leaves
  * nothing to close.
  */
-int model_in_open(const char *path, int64_t step, int64_t before, struct model_in *in,
-                  struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
+int model_in_open(const char *path, int64_t step, struct zt_export_tried *tried,
+                  struct model_in *in, struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
 void model_in_close(struct model_in *in);
 
 /*

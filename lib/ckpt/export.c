@@ -46,20 +46,60 @@ static int open_step(const char *path, int64_t step, struct zt_ckpt *c, struct z
     return rc;
 }
 
-static int open_newest(const char *path, int64_t before, const int64_t *steps, int n,
-                       struct zt_ckpt *c, struct zt_str *notes, struct zt_err *err)
+static bool is_there(const char *path, int64_t step)
 {
-    for (int i = n - 1; i >= 0; i--) {
-        if (steps[i] >= before)
-            continue;
-        if (open_step(path, steps[i], c, err) == 0)
-            return 0;
-        zt_str_printf(notes, "%s%s; it is passed over", notes->len ? "\n" : "", err->msg);
-    }
-    return zt_err_set(err, ZT_EINPUT, "%s: none of its %d checkpoints is valid", path, n);
+    struct zt_str folder = {0};
+    zt_ckpt_step_path(path, step, &folder);
+    const bool there = access(folder.buf, F_OK) == 0;
+    zt_str_release(&folder);
+    return there;
 }
 
-int zt_export_pick(const char *path, int64_t step, int64_t before, struct zt_ckpt *c,
+static bool was_tried(const struct zt_export_tried *tried, int64_t step)
+{
+    for (int i = 0; i < tried->n; i++)
+        if (tried->steps[i] == step)
+            return true;
+    return false;
+}
+
+/* Of those that are there now; -1: all were tried. */
+static int next_to_try(const char *path, const struct zt_export_tried *tried, int64_t *next,
+                       struct zt_err *err)
+{
+    int64_t *steps;
+    int n, rc = zt_ckpt_steps(path, &steps, &n, err);
+    if (rc)
+        return rc;
+    while (n > 0 && was_tried(tried, steps[n - 1]))
+        n--;
+    *next = n > 0 ? steps[n - 1] : -1;
+    free(steps);
+    return 0;
+}
+
+static int open_newest(const char *path, struct zt_export_tried *tried, struct zt_ckpt *c,
+                       struct zt_str *notes, struct zt_err *err)
+{
+    for (;;) {
+        int64_t step;
+        int rc = next_to_try(path, tried, &step, err);
+        if (rc)
+            return rc;
+        if (step < 0)
+            break;
+        ZT_GROW(tried->steps, (size_t)tried->n + 1, tried->cap);
+        tried->steps[tried->n++] = step;
+        rc = open_step(path, step, c, err);
+        if (!rc || (rc != ZT_EINPUT && is_there(path, step)))
+            return rc;
+        if (is_there(path, step))
+            zt_str_printf(notes, "%s%s; it is passed over", notes->len ? "\n" : "", err->msg);
+    }
+    return zt_err_set(err, ZT_EINPUT, "%s: none of its %d checkpoints is valid", path, tried->n);
+}
+
+int zt_export_pick(const char *path, int64_t step, struct zt_export_tried *tried, struct zt_ckpt *c,
                    struct zt_str *notes, struct zt_err *err)
 {
     int64_t *steps;
@@ -76,12 +116,12 @@ int zt_export_pick(const char *path, int64_t step, int64_t before, struct zt_ckp
     rc = zt_ckpt_steps(path, &steps, &n, err);
     if (rc)
         return rc;
-    if (n == 0)
+    if (n == 0 && tried->n == 0)
         rc = zt_err_set(err, ZT_EINPUT,
                         "%s: no checkpoint: it has neither " ZT_CKPT_MANIFEST " nor folders step-N",
                         path);
     else if (step == ZT_EXPORT_NEWEST)
-        rc = open_newest(path, before, steps, n, c, notes, err);
+        rc = open_newest(path, tried, c, notes, err);
     else if (!(rc = check_step(path, step, steps, n, err)))
         rc = open_step(path, step, c, err);
     free(steps);

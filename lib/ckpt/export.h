@@ -14,12 +14,19 @@ enum { ZT_EXPORT_NEWEST = -1 };
 bool zt_export_is_checkpoint(const char *path);
 bool zt_export_is_run(const char *path);
 
+/* The folders step-N that were tried, by N; zeroed: none yet. Free `steps`. */
+struct zt_export_tried {
+    int64_t *steps;
+    int n;
+    size_t cap;
+};
+
 /*
- * Open the checkpoint of `step` in the folder of a run; with ZT_EXPORT_NEWEST the newest valid one of those
- * whose step is less than `before` (INT64_MAX: of all); or the one whose own folder `path` is. Newer ones
- * that are not valid are told in `notes`, a line each.
+ * Open the checkpoint of `step` in the folder of a run; with ZT_EXPORT_NEWEST the newest valid one that was not
+ * tried, and it was now; or the one whose own folder `path` is. Newer ones that are not valid are told in
+ * `notes`, a line each; those that a run removes meanwhile, as it makes newer ones, are not.
  */
-int zt_export_pick(const char *path, int64_t step, int64_t before, struct zt_ckpt *c,
+int zt_export_pick(const char *path, int64_t step, struct zt_export_tried *tried, struct zt_ckpt *c,
                    struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
 
 /*

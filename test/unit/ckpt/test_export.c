@@ -82,7 +82,10 @@ static void bench_release(struct bench *b)
 static int pick(struct bench *b, const char *path, int64_t step)
 {
     zt_str_reset(&b->notes);
-    return zt_export_pick(path, step, INT64_MAX, &b->ckpt, &b->notes, &b->err);
+    struct zt_export_tried tried = {0};
+    int rc = zt_export_pick(path, step, &tried, &b->ckpt, &b->notes, &b->err);
+    free(tried.steps);
+    return rc;
 }
 
 static void picks(struct bench *b, const char *path, int64_t step, int64_t want)
@@ -90,6 +93,52 @@ static void picks(struct bench *b, const char *path, int64_t step, int64_t want)
     CHECK_OK(pick(b, path, step), b->err);
     CHECK_INT(b->ckpt.m.at.step, want);
     zt_ckpt_close(&b->ckpt);
+}
+
+static void remove_step(struct bench *b, int64_t step)
+{
+    char cmd[128];
+    snprintf(cmd, sizeof cmd, "rm -r '%s'", step_path(b, step));
+    CHECK_INT(system(cmd), 0);
+}
+
+static void picks_next(struct bench *b, struct zt_export_tried *tried, int64_t want)
+{
+    CHECK_OK(zt_export_pick(b->dir, ZT_EXPORT_NEWEST, tried, &b->ckpt, &b->notes, &b->err), b->err);
+    CHECK_INT(b->ckpt.m.at.step, want);
+    zt_ckpt_close(&b->ckpt);
+}
+
+/* A run goes on: the one that was picked is removed, and there is a newer one. None is tried twice. */
+TEST(export_picks_what_was_not_tried)
+{
+    struct bench b;
+    struct zt_export_tried tried = {0};
+    bench_init(&b);
+    picks_next(&b, &tried, 10);
+    remove_step(&b, 10);
+    add_step(&b, 11);
+    picks_next(&b, &tried, 11);
+    picks_next(&b, &tried, 9);
+    CHECK_INT(b.notes.len, 0);
+    CHECK_INT(zt_export_pick(b.dir, ZT_EXPORT_NEWEST, &tried, &b.ckpt, &b.notes, &b.err),
+              ZT_EINPUT);
+    CHECK(strstr(b.err.msg, "none of its 3 checkpoints is valid"));
+    free(tried.steps);
+    bench_release(&b);
+}
+
+/* By its folder's number it would be the newest. */
+TEST(export_passes_over_a_folder_that_was_renamed)
+{
+    struct bench b;
+    bench_init(&b);
+    CHECK(rename(step_path(&b, 9), step_path(&b, 12)) == 0);
+    picks(&b, b.dir, ZT_EXPORT_NEWEST, 10);
+    CHECK(strstr(zt_str_get(&b.notes), "step-000012: holds the checkpoint of step 9"));
+    CHECK_INT(pick(&b, step_path(&b, 12), ZT_EXPORT_NEWEST), ZT_EINPUT);
+    CHECK_INT(pick(&b, b.dir, 12), ZT_EINPUT);
+    bench_release(&b);
 }
 
 /* Newest by number: 10 after 9. */
