@@ -40,7 +40,10 @@ struct zt_hf_result {
     int64_t n_elems;
 };
 
-/* The folder may be written: it is not there, is empty, or may be replaced. Writes nothing. */
+/*
+ * The folder may be written: it is not there, is empty, or may be replaced, and a rename can do so: it is neither the
+ * current one nor a mount point. A link is followed. Writes nothing.
+ */
 int zt_hf_check(const char *dir, bool force, struct zt_err *err) ZT_MUST_CHECK;
 
 /*

@@ -80,7 +80,66 @@ static bool is_exports_file(const char *name)
            (strncmp(name, "model", 5) == 0 && has_suffix(name, ".safetensors"));
 }
 
-int zt_hf_check(const char *dir, bool force, struct zt_err *err)
+static bool is_mount_point(const char *dir)
+{
+    struct zt_str above = {0};
+    struct statx x;
+    struct stat st, up;
+    if (statx(AT_FDCWD, dir, 0, 0, &x) == 0 && (x.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT))
+        return x.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+    zt_str_printf(&above, "%s/..", dir);
+    const bool is = stat(dir, &st) == 0 && stat(above.buf, &up) == 0 && st.st_dev != up.st_dev;
+    zt_str_release(&above);
+    return is;
+}
+
+/* Nothing that no folder can be renamed onto: the kernel would say so when all is written. */
+static int check_place(const char *dir, struct zt_err *err)
+{
+    struct stat link, st, here;
+    if (lstat(dir, &link)) /* nothing is there; what else is wrong comes out soon */
+        return 0;
+    if (stat(dir, &st))
+        return zt_err_errno(err, ZT_EINPUT, "%s", dir);
+    if (stat(".", &here) == 0 && st.st_dev == here.st_dev && st.st_ino == here.st_ino)
+        return zt_err_set(err, ZT_EINPUT,
+                          "%s: is the current folder, which cannot be replaced as a whole; name a "
+                          "folder in it",
+                          dir);
+    if (S_ISDIR(st.st_mode) && is_mount_point(dir))
+        return zt_err_set(
+            err, ZT_EINPUT,
+            "%s: is a mount point, which cannot be replaced as a whole; name a folder "
+            "in it",
+            dir);
+    return 0;
+}
+
+static const char *without_slashes(struct zt_arena *a, const char *dir)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    return zt_arena_printf(a, "%.*s", (int)n, dir);
+}
+
+/* What a rename can replace: not the link to a folder, and neither "a/." nor "a/..". */
+static const char *real_place(struct zt_arena *a, const char *dir)
+{
+    const char *plain = without_slashes(a, dir), *slash = strrchr(plain, '/');
+    const char *name = slash ? slash + 1 : plain;
+    struct stat st;
+    const bool is_link = lstat(plain, &st) == 0 && S_ISLNK(st.st_mode);
+    if (!is_link && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+        return plain;
+    char *real = realpath(plain, NULL);
+    if (real)
+        plain = zt_arena_strdup(a, real);
+    free(real);
+    return plain;
+}
+
+static int check_contents(const char *dir, bool force, struct zt_err *err)
 {
     int rc = 0;
     DIR *d = opendir(dir);
@@ -102,6 +161,14 @@ int zt_hf_check(const char *dir, bool force, struct zt_err *err)
     }
     closedir(d);
     return rc;
+}
+
+int zt_hf_check(const char *dir, bool force, struct zt_err *err)
+{
+    struct zt_arena a = {0};
+    int rc = check_place(without_slashes(&a, dir), err);
+    zt_arena_release(&a);
+    return rc ? rc : check_contents(dir, force, err);
 }
 
 /* ---- files ---- */
@@ -313,7 +380,7 @@ static int take_name(struct writing *w, const char *dir, struct zt_err *err)
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST)
         return zt_err_errno(err, ZT_EIO, "%s: rename", dir);
-    int rc = zt_hf_check(dir, w->o->force, err);
+    int rc = check_contents(dir, w->o->force, err);
     if (rc || renameat2(AT_FDCWD, w->dir, AT_FDCWD, dir, RENAME_EXCHANGE) == 0)
         return rc;
     return swap(w, dir, err);
@@ -419,14 +486,12 @@ int zt_hf_write(const struct zt_hf_opts *o, const struct zt_hf_source *source,
                 struct zt_hf_result *result, struct zt_err *err)
 {
     struct writing w = {.o = o, .source = source, .result = result, .lock = -1};
-    size_t n = (size_t)o->model->n_params, len = strlen(o->dir);
+    size_t n = (size_t)o->model->n_params;
     ZT_ASSERT(o->dtype == ZT_F32 || o->dtype == ZT_BF16 || o->dtype == ZT_F16);
-    while (len > 1 && o->dir[len - 1] == '/')
-        len--;
     int rc = zt_hf_check(o->dir, o->force, err);
     if (rc)
         return rc;
-    const char *dir = zt_arena_printf(&w.arena, "%.*s", (int)len, o->dir);
+    const char *dir = real_place(&w.arena, o->dir);
     w.dir = zt_arena_printf(&w.arena, "%s" TEMP "%ld", dir, (long)getpid());
     w.entries = zt_arena_alloc(&w.arena, n, sizeof *w.entries);
     w.shard = zt_arena_alloc(&w.arena, n, sizeof *w.shard);

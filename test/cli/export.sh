@@ -106,6 +106,16 @@ show
 (trap '' XFSZ && ulimit -f 2 && try zerotrain export "$GPT2" big) | sed 's/zerotrain-tmp\.[0-9]*/zerotrain-tmp.PID/' | cat
 ls -d big* 2>/dev/null || echo "nothing is left"
 
+# A folder that a rename cannot replace is said before the work; a link to one that it can is followed.
+mkdir -p here linked
+ln -s linked link
+ln -s nowhere dangling
+(cd here && try zerotrain export "$GPT2" .)
+try zerotrain export "$GPT2" /proc
+try zerotrain export "$GPT2" dangling/
+try zerotrain export "$GPT2" link
+ls here link/ linked.* link.* dangling.* 2>/dev/null
+
 try zerotrain export
 try zerotrain export out
 try zerotrain export --dtype=fp8 out x
