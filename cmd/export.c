@@ -3,11 +3,11 @@
  */
 #include "cmd.h"
 
-#include <getopt.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/hf.h"
+#include "exact.h"
 #include "model_in.h"
 
 static const char usage[] =
@@ -78,16 +78,17 @@ static int parse(int argc, char **argv, struct options *o)
                                           {"force", no_argument, NULL, 'f'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
+    const char *given = NULL;
     int option, code = -1;
     optind = 1;
     opterr = 0;
-    while (code < 0 && (option = getopt_long(argc, argv, ":", longs, NULL)) != -1) {
+    while (code < 0 && (option = cmd_getopt(argc, argv, ":", longs, &given)) != -1) {
         if (option == 'h') {
             fputs(usage, stdout);
             return ZT_EXIT_OK;
         }
         if (option == ':' || option == '?') {
-            cmd_error("%s: %s; see zerotrain export --help", argv[optind - 1],
+            cmd_error("%s: %s; see zerotrain export --help", given,
                       option == ':' ? "needs a value" : "no such option");
             return ZT_EXIT_USAGE;
         }

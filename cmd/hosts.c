@@ -3,9 +3,8 @@
  */
 #include "hosts/hosts.h"
 
-#include <getopt.h>
-
 #include "cmd.h"
+#include "exact.h"
 #include "slurm.h"
 
 static const char usage[] =
@@ -56,9 +55,10 @@ static int parse(struct options *o, int argc, char **argv)
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
+    const char *given = NULL;
     int opt;
     opterr = 0;
-    while ((opt = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+    while ((opt = cmd_getopt(argc, argv, ":h", longs, &given)) != -1) {
         bool ok = true;
         switch (opt) {
         case 'f':
@@ -86,7 +86,7 @@ static int parse(struct options *o, int argc, char **argv)
             fputs(usage, stdout);
             return ZT_EXIT_OK;
         default:
-            cmd_error("%s: %s; see zerotrain hosts --help", argv[optind - 1],
+            cmd_error("%s: %s; see zerotrain hosts --help", given,
                       opt == ':' ? "needs a value" : "no such option");
             ok = false;
         }

@@ -5,13 +5,13 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <getopt.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/llmc.h"
 #include "ckpt/export.h"
 #include "cmd.h"
+#include "exact.h"
 
 static const char usage[] = "usage: zerotrain inspect [OPTIONS] PATH\n"
                             "\n"
@@ -228,10 +228,11 @@ int cmd_inspect(int argc, char **argv)
                                           {NULL, 0, NULL, 0}};
     struct inspection in = {0};
     bool json = false;
+    const char *given = NULL;
     int option;
     optind = 1;
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":", longs, NULL)) != -1) {
+    while ((option = cmd_getopt(argc, argv, ":", longs, &given)) != -1) {
         switch (option) {
         case 'v':
             in.verify = true;
@@ -243,7 +244,7 @@ int cmd_inspect(int argc, char **argv)
             fputs(usage, stdout);
             return ZT_EXIT_OK;
         default:
-            cmd_error("%s: no such option; see zerotrain inspect --help", argv[optind - 1]);
+            cmd_error("%s: no such option; see zerotrain inspect --help", given);
             return ZT_EXIT_USAGE;
         }
     }

@@ -1,10 +1,10 @@
 #include "cmd.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "exact.h"
 #include "launch/env.h"
 #include "launch/launch.h"
 #include "launch/supervisor.h"
@@ -132,13 +132,14 @@ static int parse(struct options *o, int argc, char **argv, struct zt_err *err)
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
+    const char *given = NULL;
     int option, rc = 0;
     opterr = 0;
-    while (!rc && (option = getopt_long(argc, argv, "+:", longs, NULL)) != -1) {
+    while (!rc && (option = cmd_getopt(argc, argv, "+:", longs, &given)) != -1) {
         if (option == 'h')
             return 1;
         if (option == ':' || option == '?')
-            return zt_err_set(err, ZT_EINPUT, "%s: %s; see --help", argv[optind - 1],
+            return zt_err_set(err, ZT_EINPUT, "%s: %s; see --help", given,
                               option == ':' ? "needs a value" : "no such option");
         rc = take_option(o, option, optarg, err);
     }

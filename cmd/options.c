@@ -1,9 +1,10 @@
 #include "cmd.h"
 
-#include <getopt.h>
 #include <limits.h>
 #include <stddef.h>
 
+#include "exact.h"
+#include "foreign.h"
 #include "launch/ssh_keys.h"
 
 /* An option: who has it, its help, and what takes its value to where. */
@@ -255,11 +256,14 @@ static int refuse(int what, const char *given, enum cmd_command command)
         if (has(command, &rows[i]))
             names[n++] = rows[i].name;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(given, "="), given);
+    const char *instead = cmd_foreign_option(name);
     const char *near = zt_nearest(name + strspn(name, "-"), names, n);
     if (what == ':')
         cmd_error("%s: needs a value", name);
     else if (optopt > UCHAR_MAX)
         cmd_error("%s: takes no value", name);
+    else if (instead)
+        cmd_error("%s: %s", name, instead);
     else if (near)
         cmd_error("%s: no such option; did you mean --%s?", name, near);
     else
@@ -302,12 +306,13 @@ static void list_options(enum cmd_command command, struct option *out)
 static int take_options(int argc, char **argv, enum cmd_command command, struct cmd_options *o)
 {
     struct option longopts[ZT_ARRAY_LEN(rows) + 1];
+    const char *given = NULL;
     int opt;
     list_options(command, longopts);
     opterr = 0;
-    while ((opt = getopt_long(argc, argv, ":h", longopts, NULL)) != -1) {
+    while ((opt = cmd_getopt(argc, argv, ":h", longopts, &given)) != -1) {
         if (opt == '?' || opt == ':')
-            return refuse(opt, argv[optind - 1], command);
+            return refuse(opt, given, command);
         const struct row *r = opt == 'h' ? NULL : &rows[opt - FIRST_VAL];
         if (!r || !r->take)
             return tell(r ? r->name[0] : 'h', command);
@@ -317,12 +322,31 @@ static int take_options(int argc, char **argv, enum cmd_command command, struct 
     return -1;
 }
 
+/* As DeepSpeed's launcher takes one; options behind it are the script's. */
+static bool refuse_script(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *dot = strrchr(argv[i], '.');
+        if (!dot || strcmp(dot, ".py") != 0 || argv[i][0] == '-' || strchr(argv[i], '='))
+            continue;
+        cmd_error("%s: zerotrain takes a recipe, not a script: model, data and settings stand in a "
+                  "YAML file, and a "
+                  "ds_config.json is merged by --deepspeed_config=FILE; `zerotrain launch` runs "
+                  "other programs",
+                  argv[i]);
+        return true;
+    }
+    return false;
+}
+
 int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_options *o)
 {
     const size_t n_args = (size_t)argc;
     *o = (struct cmd_options){.device = "auto"};
     o->set.items = zt_arena_alloc(&o->arena, n_args + MAX_OWN_SETS, sizeof *o->set.items);
     o->deepspeed_configs.items = zt_arena_alloc(&o->arena, n_args, sizeof *o->set.items);
+    if (refuse_script(argc, argv))
+        return ZT_EXIT_USAGE;
     const int code = take_options(argc, argv, command, o);
     if (code >= 0)
         return code;

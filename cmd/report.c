@@ -5,13 +5,13 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/io.h"
+#include "exact.h"
 #include "metrics/record.h"
 #include "metrics/report.h"
 #include "train/train.h"
@@ -415,9 +415,10 @@ static int parse(struct report *rep, int argc, char **argv)
         {"svg", required_argument, NULL, 's'},    {"warmup", required_argument, NULL, 'w'},
         {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
     };
+    const char *given = NULL;
     int option, code = -1;
     opterr = 0;
-    while (code < 0 && (option = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+    while (code < 0 && (option = cmd_getopt(argc, argv, ":h", longs, &given)) != -1) {
         if (option == 'f') {
             code = take_format(rep, optarg);
         } else if (option == 'o') {
@@ -433,7 +434,7 @@ static int parse(struct report *rep, int argc, char **argv)
             fputs(usage, stdout);
             code = ZT_EXIT_OK;
         } else {
-            cmd_error("%s: %s; see zerotrain report --help", argv[optind - 1],
+            cmd_error("%s: %s; see zerotrain report --help", given,
                       option == ':' ? "needs a value" : "no such option");
             code = ZT_EXIT_USAGE;
         }

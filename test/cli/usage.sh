@@ -8,6 +8,22 @@ try zerotrain --num-gpus=2 tiny.yaml
 try zerotrain --num_gpus
 try zerotrain plan --json=yes tiny.yaml
 try zerotrain -x tiny.yaml
+# No abbreviations: --deepspeed would be --deepspeed_config, and take the next word.
+try zerotrain --num_gpu 2 tiny.yaml
+try zerotrain --num_gpus=2 --deepspeed --deepspeed_config nosuch.json tiny.yaml
+try zerotrain tiny.yaml --deepspeed
+try zerotrain hosts --hostf x
+try zerotrain report --form=csv x
+try zerotrain export --dtyp bf16 a b
+try zerotrain inspect --ver a
+try zerotrain launch --num_gpu 2 true
+# What DeepSpeed's launcher and torchrun take.
+for o in --master_port=29500 "--master_addr host" "-H hostfile" --no_ssh --module --bind_cores_to_rank \
+    --nproc_per_node=2; do
+    # shellcheck disable=SC2086
+    try zerotrain $o tiny.yaml
+done
+try zerotrain --num_gpus=2 train.py --deepspeed --deepspeed_config ds.json --batch-size 8
 try zerotrain --num_gpus 2
 try zerotrain --num_gpus=0 tiny.yaml
 try zerotrain --num_gpus=-1 tiny.yaml
