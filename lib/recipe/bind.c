@@ -461,6 +461,11 @@ struct zt_pos zt_load_pos(const struct zt_load *ld, const char *path)
     return n ? n->at : (struct zt_pos){ld->main, 0, 0};
 }
 
+const char *zt_load_origin(const struct zt_load *ld, const char *path)
+{
+    return ld->given[zt_key_find(path)].origin;
+}
+
 bool zt_load_mentioned(const struct zt_load *ld, const char *path)
 {
     return ld->given[zt_key_find(path)].mentioned;

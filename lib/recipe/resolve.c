@@ -244,7 +244,8 @@ static void resolve_training(struct zt_load *ld)
     if (chosen && r->zero.offload_param != ZT_OFFLOAD_TO_NONE && r->zero.stage != 3)
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG,
                     pos_of(ld, "zero_optimization.offload_param.device"),
-                    "zero_optimization.offload_param: needs stage 3, not %d", r->zero.stage);
+                    "zero_optimization.offload_param: needs stage 3, not %d (%s)", r->zero.stage,
+                    zt_load_origin(ld, "zero_optimization.stage"));
     if (r->zero.offload_optimizer != ZT_OFFLOAD_TO_NONE && r->zero.stage == 0)
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG,
                     pos_of(ld, "zero_optimization.offload_optimizer.device"),

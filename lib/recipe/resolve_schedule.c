@@ -175,20 +175,17 @@ static void check_order(struct zt_load *ld, const char *low, double x, const cha
                     x, high, y);
 }
 
+/* A short trial of a long schedule: DeepSpeed too goes on with a warning. */
 static void check_steps(struct zt_load *ld, const struct zt_schedule *s)
 {
     if (s->warmup_steps <= s->total_steps)
         return;
-    if (s->kind == ZT_SCHED_COSINE)
-        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, zt_load_pos(ld, PARAMS "warmup_steps"),
-                    PARAMS "warmup_steps: %" PRId64 " is more than the %" PRId64
-                           " steps of the schedule",
-                    s->warmup_steps, s->total_steps);
-    else /* DeepSpeed goes on with a warning */
-        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, zt_load_pos(ld, PARAMS "warmup_num_steps"),
-                    PARAMS "warmup_num_steps: %" PRId64 " is more than the %" PRId64
-                           " steps of the schedule: it ends in its warm-up",
-                    s->warmup_steps, s->total_steps);
+    const char *path =
+        s->kind == ZT_SCHED_COSINE ? PARAMS "warmup_steps" : PARAMS "warmup_num_steps";
+    zt_diag_add(&ld->notes, ZT_DIAG_WRONG, zt_load_pos(ld, path),
+                "%s: %" PRId64 " is more than the %" PRId64
+                " steps of the schedule: it ends in its warm-up",
+                path, s->warmup_steps, s->total_steps);
 }
 
 /* The schedule says what the optimizer's settings say too: tell who wins. */
