@@ -348,17 +348,26 @@ static int write_manifest(const struct zt_manifest *m, const char *temp, struct 
     return rc;
 }
 
-int zt_ckpt_commit(const char *dir, struct zt_manifest *m, bool *synced, struct zt_str *warnings,
-                   struct zt_err *err)
+static int check(struct zt_ckpt_lock *lock, struct zt_err *err)
+{
+    return lock ? zt_ckpt_lock_check(lock, err) : 0;
+}
+
+int zt_ckpt_commit(const char *dir, struct zt_ckpt_lock *lock, struct zt_manifest *m, bool *synced,
+                   struct zt_str *warnings, struct zt_err *err)
 {
     struct zt_str temp = {0}, path = {0};
     struct zt_err why;
     *synced = false;
     zt_ckpt_temp_path(dir, m->at.step, &temp);
     zt_ckpt_step_path(dir, m->at.step, &path);
-    int rc = collect_sums(m, temp.buf, err);
+    int rc = check(lock, err);
+    if (!rc)
+        rc = collect_sums(m, temp.buf, err);
     if (!rc)
         rc = write_manifest(m, temp.buf, err);
+    if (!rc)
+        rc = check(lock, err);
     if (!rc)
         rc = move(temp.buf, path.buf, err);
     zt_str_release(&temp);
@@ -366,7 +375,7 @@ int zt_ckpt_commit(const char *dir, struct zt_manifest *m, bool *synced, struct 
     if (rc)
         return rc;
     *synced = zt_fsync_dir(dir, &why) == 0;
-    if (!*synced || point_latest(dir, m->at.step, &why))
+    if (!*synced || check(lock, &why) || point_latest(dir, m->at.step, &why))
         warn(warnings, &why);
     return 0;
 }
@@ -387,8 +396,8 @@ static int remove_step(const char *dir, int64_t step, struct zt_err *err)
     return rc;
 }
 
-void zt_ckpt_retain(const char *dir, int64_t step, int64_t keep, int64_t keep_every,
-                    struct zt_str *warnings)
+void zt_ckpt_retain(const char *dir, struct zt_ckpt_lock *lock, int64_t step, int64_t keep,
+                    int64_t keep_every, struct zt_str *warnings)
 {
     int64_t *steps;
     int n;
@@ -398,7 +407,8 @@ void zt_ckpt_retain(const char *dir, int64_t step, int64_t keep, int64_t keep_ev
     if (made_up_to(dir, step, &steps, &n, &why))
         warn(warnings, &why);
     for (int i = 0; i < n - keep; i++)
-        if ((keep_every == 0 || steps[i] % keep_every != 0) && remove_step(dir, steps[i], &why))
+        if ((keep_every == 0 || steps[i] % keep_every != 0) &&
+            (check(lock, &why) || remove_step(dir, steps[i], &why)))
             warn(warnings, &why);
     free(steps);
 }

@@ -16,6 +16,7 @@
 #define ZT_CKPT_FOLDER_H
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/lock.h"
 
 /* DIR/step-000200, and DIR/tmp-step-000200. */
 void zt_ckpt_step_path(const char *dir, int64_t step, struct zt_str *out);
@@ -47,17 +48,18 @@ int zt_ckpt_set_aside(const char *dir, int64_t step, int *moved, struct zt_str *
  * All files are there: write the manifest, rename tmp-step-N to step-N, let `latest` say so. `sums` of the
  * manifest's files are read from FILE.sums. After a failure what was there before is there still. Once the
  * folder has its name the checkpoint is made, and *synced tells whether it will be there after a crash as well:
- * what fails from then on is told in `warnings`.
+ * what fails from then on is told in `warnings`. `lock` (NULL: not looked at) is looked at again before each change:
+ * any of them may have taken minutes.
  */
-int zt_ckpt_commit(const char *dir, struct zt_manifest *m, bool *synced, struct zt_str *warnings,
-                   struct zt_err *err) ZT_MUST_CHECK;
+int zt_ckpt_commit(const char *dir, struct zt_ckpt_lock *lock, struct zt_manifest *m, bool *synced,
+                   struct zt_str *warnings, struct zt_err *err) ZT_MUST_CHECK;
 
 /*
  * Of the checkpoints up to that of `step`, which was just made, remove all but the newest `keep` (0: none) and
  * the multiples of keep_every (0: no such). What is called step-N and has no manifest is no checkpoint.
  */
-void zt_ckpt_retain(const char *dir, int64_t step, int64_t keep, int64_t keep_every,
-                    struct zt_str *warnings);
+void zt_ckpt_retain(const char *dir, struct zt_ckpt_lock *lock, int64_t step, int64_t keep,
+                    int64_t keep_every, struct zt_str *warnings);
 
 /*
  * A folder with files in it; one that is not there is no error. A folder in it is nothing of ours (a model that

@@ -129,12 +129,10 @@ static int commit(struct zt_saver *s, struct zt_err *err)
 {
     const struct zt_recipe_checkpoint *c = &s->r->checkpoint;
     bool synced;
-    int rc = zt_saver_check(s, err);
     zt_str_reset(&s->warnings);
-    if (!rc)
-        rc = zt_ckpt_commit(s->dir, &s->layout.m, &synced, &s->warnings, err);
+    int rc = zt_ckpt_commit(s->dir, s->lock, &s->layout.m, &synced, &s->warnings, err);
     if (!rc && synced) /* else the older ones may be what a crash leaves */
-        zt_ckpt_retain(s->dir, s->layout.m.at.step, c->keep, c->keep_every, &s->warnings);
+        zt_ckpt_retain(s->dir, s->lock, s->layout.m.at.step, c->keep, c->keep_every, &s->warnings);
     return rc;
 }
 

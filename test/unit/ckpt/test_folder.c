@@ -149,9 +149,9 @@ TEST(folder_retains_the_newest_and_the_multiples)
         snprintf(name, sizeof name, "step-%06d", i);
         make_step(name);
     }
-    zt_ckpt_retain(dir, 12, 0, 5, &warnings);
+    zt_ckpt_retain(dir, NULL, 12, 0, 5, &warnings);
     CHECK(is_there("step-000001"));
-    zt_ckpt_retain(dir, 12, 2, 5, &warnings);
+    zt_ckpt_retain(dir, NULL, 12, 2, 5, &warnings);
     CHECK_INT(warnings.len, 0);
     for (int i = 1; i <= 12; i++) {
         char name[32];
@@ -174,7 +174,7 @@ TEST(folder_retains_what_was_just_made)
         snprintf(path, sizeof path, "%s/step-%06d", dir, i);
         CHECK(mkdir(path, 0777) == 0);
     }
-    zt_ckpt_retain(dir, 4, 1, 0, &warnings);
+    zt_ckpt_retain(dir, NULL, 4, 1, 0, &warnings);
     CHECK_INT(warnings.len, 0);
     CHECK(is_there("step-000004/manifest.json") && !is_there("step-000002"));
     CHECK(is_there("step-000003") && is_there("step-900000") && is_there("step-800000"));
@@ -190,7 +190,7 @@ TEST(folder_retains_past_one_that_stays)
     make_step("step-000001/hf");
     make_step("step-000002");
     make_step("step-000003");
-    zt_ckpt_retain(dir, 3, 1, 0, &warnings);
+    zt_ckpt_retain(dir, NULL, 3, 1, 0, &warnings);
     CHECK(strstr(zt_str_get(&warnings), "tmp-old-000001"));
     CHECK(is_there("step-000003") && !is_there("step-000002") && !is_there("step-000001"));
     CHECK(is_there("tmp-old-000001/hf/manifest.json"));
@@ -261,7 +261,7 @@ TEST(folder_commit_makes_it_visible)
     make_dir();
     begin(&m, 12, bytes, sizeof bytes);
     CHECK(!is_there("step-000012"));
-    CHECK_OK(zt_ckpt_commit(dir, &m, &synced, &warnings, &err), err);
+    CHECK_OK(zt_ckpt_commit(dir, NULL, &m, &synced, &warnings, &err), err);
     CHECK(synced && warnings.len == 0);
     CHECK(!is_there("tmp-step-000012") && !is_there("step-000012/f.sums"));
     zt_ckpt_step_path(dir, 12, &path);
@@ -280,7 +280,7 @@ static void commit(int64_t step, struct zt_str *warnings)
     bool synced;
     begin(&m, step, "12345678", 8);
     zt_str_reset(warnings);
-    CHECK_OK(zt_ckpt_commit(dir, &m, &synced, warnings, &err), err);
+    CHECK_OK(zt_ckpt_commit(dir, NULL, &m, &synced, warnings, &err), err);
     CHECK(synced);
     zt_manifest_release(&m);
 }
@@ -306,6 +306,31 @@ TEST(folder_commit_does_not_fail_for_latest)
     remove_dir();
 }
 
+/* Another run has the folder now: nothing is made there, and nothing of its removed. */
+TEST(folder_that_was_taken_over)
+{
+    const struct zt_ckpt_wait wait = {0};
+    struct zt_ckpt_lock *lock;
+    struct zt_manifest m;
+    struct zt_str warnings = {0};
+    bool synced;
+    make_dir();
+    commit(2, &warnings);
+    commit(4, &warnings);
+    CHECK_OK(zt_ckpt_lock(dir, &wait, &lock, &err), err);
+    put(".lock-2", "held by process 1 on zt9\n", 25);
+    begin(&m, 6, "12345678", 8);
+    CHECK_INT(zt_ckpt_commit(dir, lock, &m, &synced, &warnings, &err), ZT_ESYS);
+    CHECK(!is_there("step-000006") && is_there("tmp-step-000006/f.sums"));
+    zt_ckpt_retain(dir, lock, 4, 1, 0, &warnings);
+    CHECK(strstr(zt_str_get(&warnings), "another run has taken over its checkpoints"));
+    CHECK(is_there("step-000002"));
+    zt_ckpt_unlock(lock);
+    zt_manifest_release(&m);
+    zt_str_release(&warnings);
+    remove_dir();
+}
+
 /* A file that is not as its rank said: nothing becomes visible. */
 TEST(folder_commit_wants_every_part)
 {
@@ -316,11 +341,11 @@ TEST(folder_commit_wants_every_part)
     make_dir();
     begin(&m, 12, bytes, sizeof bytes);
     put("tmp-step-000012/f", bytes, 4);
-    CHECK_INT(zt_ckpt_commit(dir, &m, &synced, &warnings, &err), ZT_EIO);
+    CHECK_INT(zt_ckpt_commit(dir, NULL, &m, &synced, &warnings, &err), ZT_EIO);
     CHECK(strstr(err.msg, "tmp-step-000012/f: has 4 bytes, not the 8"));
     put("tmp-step-000012/f", bytes, 8);
     put("tmp-step-000012/f.sums", bytes, 8);
-    CHECK_INT(zt_ckpt_commit(dir, &m, &synced, &warnings, &err), ZT_EIO);
+    CHECK_INT(zt_ckpt_commit(dir, NULL, &m, &synced, &warnings, &err), ZT_EIO);
     CHECK(strstr(err.msg, "f.sums: not the checksums of 1 blocks"));
     CHECK(!is_there("step-000012") && !is_there("latest"));
     zt_manifest_release(&m);
