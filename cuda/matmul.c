@@ -7,9 +7,10 @@
  * Row-major C = A B is column-major C^T = B^T A^T: cuBLASLt's first operand is our B, its second our A,
  * its rows are our columns. So a bias over our rows is a bias along its columns, as it has them.
  *
- * The epilogue runs in the product where cuBLASLt has it for these types and alignments. Where it does
- * not, the product is made into fp32 workspace, a block of rows at a time, and a kernel does the rest;
- * both round once.
+ * The epilogue runs in the product where cuBLASLt has it for these types and alignments. A bias gradient
+ * that it does not have beside the rest, as where C is added to, is a kernel of its own behind the
+ * product. Where the rest does not go in one call either, the product is made into fp32 workspace, a block
+ * of rows at a time, and a kernel does what is left; both round once.
  */
 
 /* Alignment beyond this changes nothing; so the algorithm does not depend on where a buffer lies. */
@@ -408,22 +409,41 @@ static int bias_grad(struct zt_stream *s, const struct zt_matmul *a, struct zt_e
     return zt_cuda_check(s, zt_cuda_col_sum(&sum, zt_cuda_ctx_of(s)), "launch of col_sum", err);
 }
 
+/* CUBLAS_STATUS_NOT_SUPPORTED: not in one call; nothing was done. */
+static cublasStatus_t in_one(struct zt_stream *s, const struct zt_matmul *a)
+{
+    if (!may_fuse(a))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    const struct product p = fused(a);
+    return run(zt_cuda_products_of(s), &p, zt_cuda_ctx_of(s)->stream);
+}
+
+/* C alone, in one call or in steps. */
+static int product_alone(struct zt_stream *s, const struct zt_matmul *a, cublasStatus_t rc,
+                         struct zt_err *err)
+{
+    if (rc == CUBLAS_STATUS_NOT_SUPPORTED && a->bias_grad_of != ZT_BIAS_GRAD_NONE) {
+        struct zt_matmul alone = *a;
+        alone.bias_grad_of = ZT_BIAS_GRAD_NONE;
+        rc = in_one(s, &alone);
+    }
+    if (rc == CUBLAS_STATUS_NOT_SUPPORTED)
+        return in_steps(s, a, err);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return zt_err_set(err, ZT_EDEVICE, "matmul (%lld, %lld, %lld): cuBLASLt: %s", (long long)a->m,
+                      (long long)a->n, (long long)a->k, cublasLtGetStatusString(rc));
+}
+
 int zt_cuda_matmul(struct zt_stream *s, const struct zt_matmul *a, struct zt_err *err)
 {
-    cublasStatus_t rc = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (a->m > 0 && a->n > 0 && may_fuse(a)) {
-        const struct product p = fused(a);
-        rc = run(zt_cuda_products_of(s), &p, zt_cuda_ctx_of(s)->stream);
+    int failed = 0;
+    if (a->m > 0 && a->n > 0) {
+        const cublasStatus_t rc = in_one(s, a);
         if (rc == CUBLAS_STATUS_SUCCESS)
             return 0;
+        failed = product_alone(s, a, rc, err);
     }
-    if (rc != CUBLAS_STATUS_NOT_SUPPORTED)
-        return zt_err_set(err, ZT_EDEVICE, "matmul (%lld, %lld, %lld): cuBLASLt: %s",
-                          (long long)a->m, (long long)a->n, (long long)a->k,
-                          cublasLtGetStatusString(rc));
-    int failed = 0;
-    if (a->m > 0 && a->n > 0)
-        failed = in_steps(s, a, err);
     if (!failed && a->bias_grad_of != ZT_BIAS_GRAD_NONE)
         failed = bias_grad(s, a, err);
     return failed;

@@ -271,6 +271,58 @@ TEST(cuda_products_of_two_types)
     gpu_close(&g);
 }
 
+/*
+ * A bias gradient that cannot be made by the product does not cost the product: it goes in one call, and so
+ * in a workspace where not a row of it had room.
+ */
+TEST(cuda_products_beside_a_bias_gradient)
+{
+    enum { M = 8, N = 4096 };
+    struct gpu g;
+    static float host[M * N];
+    CHECK_OK(gpu_open(&g), g.err);
+    struct zt_stream *s = gpu_stream(&g, "test");
+    float *a = gpu_alloc(&g, M * sizeof *a), *b = gpu_alloc(&g, N * sizeof *b);
+    float *c = gpu_alloc(&g, sizeof host), *sum = gpu_alloc(&g, N * sizeof *sum);
+    struct zt_matmul mm = {.m = M,
+                           .n = N,
+                           .k = 1,
+                           .lda = M,
+                           .ldb = N,
+                           .ldc = N,
+                           .trans_a = true,
+                           .accumulate = true,
+                           .bias_grad_of = ZT_BIAS_GRAD_B,
+                           .ws_bytes = zt_ws_col_sum(ZT_DEV_CUDA, 1, N, 1)};
+    mm.a = (struct zt_ref){a, ZT_F32};
+    mm.b = (struct zt_ref){b, ZT_F32};
+    mm.c = (struct zt_ref){c, ZT_F32};
+    mm.bias_grad = (struct zt_ref){sum, ZT_F32};
+    mm.ws = gpu_alloc(&g, mm.ws_bytes);
+    CHECK(mm.ws_bytes <= N * sizeof(float));
+    for (int i = 0; i < N; i++)
+        host[i] = (float)(i % 5);
+    gpu_copy(s, &g, a, host, M * sizeof *a);
+    gpu_copy(s, &g, b, host, N * sizeof *b);
+    for (int micro_batch = 0; micro_batch < 2; micro_batch++)
+        g.dev->ops->matmul(s, &mm);
+    gpu_copy(s, &g, host, c, sizeof host);
+    CHECK_OK(gpu_sync(&g, s), g.err);
+    for (int i = 0; i < M * N; i++)
+        CHECK(host[i] == (float)(2 * (i / N % 5) * (i % N % 5)));
+    gpu_copy(s, &g, host, sum, N * sizeof *sum);
+    CHECK_OK(gpu_sync(&g, s), g.err);
+    for (int i = 0; i < N; i++)
+        CHECK(host[i] == (float)(2 * (i % 5)));
+    g.dev->ops->free(g.dev, mm.ws, mm.ws_bytes);
+    g.dev->ops->free(g.dev, a, M * sizeof *a);
+    g.dev->ops->free(g.dev, b, N * sizeof *b);
+    g.dev->ops->free(g.dev, c, sizeof host);
+    g.dev->ops->free(g.dev, sum, N * sizeof *sum);
+    g.dev->ops->stream_free(s);
+    gpu_close(&g);
+}
+
 /* More shapes than the table of algorithms holds: all are still right. */
 TEST(cuda_products_of_more_shapes_than_are_kept)
 {
