@@ -33,6 +33,26 @@ static bool fits(const struct zt_attention *a)
            a->q_offset + a->q_len <= a->k_len && a->batch <= INT_MAX / tiles / a->n_head;
 }
 
+cudaError_t zt_att_allow(const struct zt_cuda_ctx *ctx, const void *kernel, size_t bytes)
+{
+    const void **set = ctx->large->kernels, *there = NULL;
+    unsigned at = (unsigned)((uintptr_t)kernel / 16 % ZT_CUDA_LARGE_KERNELS);
+    for (int i = 0; i < ZT_CUDA_LARGE_KERNELS; i++, at = (at + 1) % ZT_CUDA_LARGE_KERNELS) {
+        there = __atomic_load_n(&set[at], __ATOMIC_ACQUIRE);
+        if (there == kernel)
+            return cudaSuccess;
+        if (!there)
+            break;
+    }
+    const cudaError_t rc =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    /* Where another thread was faster, or there is no place, it is asked again. */
+    if (rc == cudaSuccess && !there)
+        __atomic_compare_exchange_n(&set[at], &there, kernel, false, __ATOMIC_RELEASE,
+                                    __ATOMIC_RELAXED);
+    return rc;
+}
+
 cudaError_t zt_cuda_attention_fwd(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
     if (!fits(a))

@@ -12,6 +12,10 @@
  *
  * Rows of a tile in shared memory are D + 8 elements apart: an odd number of 16-byte units, so the 8
  * rows of an ldmatrix lie in different banks. Columns past head_dim and rows past the end are zero.
+ *
+ * Tiles are for the shared memory of sm_80, sm_90 and sm_100 (163 KiB a block and more). Where they do
+ * not fit ZT_CUDA_MIN_SMEM_BYTES, what sm_86, sm_89 and sm_120 have, there are smaller ones beside them,
+ * named _small: launchers choose by zt_cuda_ctx.
  */
 #ifndef ZT_CUDA_ATTENTION_H
 #define ZT_CUDA_ATTENTION_H
@@ -347,14 +351,18 @@ static __device__ __forceinline__ void zt_att_drop(float (&x)[MT][N / 8][4],
 
 /* ---- launches ---- */
 
-/* Once for each kernel: let it have more than 48 KiB of shared memory. Then launch it. */
-#define ZT_ATT_LAUNCH(kernel, blocks, threads, smem, stream, ...)                                  \
+/*
+ * Let the kernel have `bytes` of shared memory, always as many, on the current device; it is asked once
+ * for each kernel and device, and again after a failure. attention.cu.
+ */
+cudaError_t zt_att_allow(const struct zt_cuda_ctx *ctx, const void *kernel, size_t bytes);
+
+#define ZT_ATT_LAUNCH(kernel, blocks, threads, smem, ctx, ...)                                     \
     do {                                                                                           \
-        static const cudaError_t once_ = cudaFuncSetAttribute(                                     \
-            (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(smem));       \
-        if (once_ != cudaSuccess)                                                                  \
-            return once_;                                                                          \
-        ZT_LAUNCH(kernel, blocks, threads, smem, stream, __VA_ARGS__);                             \
+        const cudaError_t rc_ = zt_att_allow(ctx, (const void *)kernel, smem);                     \
+        if (rc_ != cudaSuccess)                                                                    \
+            return rc_;                                                                            \
+        ZT_LAUNCH(kernel, blocks, threads, smem, (ctx)->stream, __VA_ARGS__);                      \
         return cudaGetLastError();                                                                 \
     } while (0)
 

@@ -429,21 +429,22 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) zt_att_dkv_kernel(struc
 
 /* ---- launches ---- */
 
-template <class C> static cudaError_t zt_att_dq_launch(const struct zt_attention *a, cudaStream_t s)
+template <class C>
+static cudaError_t zt_att_dq_launch(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
     const int64_t blocks = a->batch * a->n_head * zt_ceil_div(a->q_len, C::BM);
     if (a->drop.threshold)
-        ZT_ATT_LAUNCH((zt_att_dq_kernel<C, true>), (unsigned)blocks, C::THREADS, C::SMEM, s, *a);
-    ZT_ATT_LAUNCH((zt_att_dq_kernel<C, false>), (unsigned)blocks, C::THREADS, C::SMEM, s, *a);
+        ZT_ATT_LAUNCH((zt_att_dq_kernel<C, true>), (unsigned)blocks, C::THREADS, C::SMEM, ctx, *a);
+    ZT_ATT_LAUNCH((zt_att_dq_kernel<C, false>), (unsigned)blocks, C::THREADS, C::SMEM, ctx, *a);
 }
 
 template <class C>
-static cudaError_t zt_att_dkv_launch(const struct zt_attention *a, cudaStream_t s)
+static cudaError_t zt_att_dkv_launch(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
     const int64_t blocks = a->batch * a->n_kv_head * zt_ceil_div(a->k_len, C::BN);
     if (a->drop.threshold)
-        ZT_ATT_LAUNCH((zt_att_dkv_kernel<C, true>), (unsigned)blocks, C::THREADS, C::SMEM, s, *a);
-    ZT_ATT_LAUNCH((zt_att_dkv_kernel<C, false>), (unsigned)blocks, C::THREADS, C::SMEM, s, *a);
+        ZT_ATT_LAUNCH((zt_att_dkv_kernel<C, true>), (unsigned)blocks, C::THREADS, C::SMEM, ctx, *a);
+    ZT_ATT_LAUNCH((zt_att_dkv_kernel<C, false>), (unsigned)blocks, C::THREADS, C::SMEM, ctx, *a);
 }
 
 template <class T> using zt_att_dq_32 = zt_att_dq_tiles<T, 32, 2, 4, 64, 32>;
@@ -458,6 +459,12 @@ template <class T> using zt_att_dkv_128 = zt_att_dkv_tiles<T, 128, 1, 8, 64, 32,
 /* Sums of both would be all registers that a thread may have. */
 template <class T> using zt_att_dk_256 = zt_att_dkv_tiles<T, 256, 1, 4, 32, 32, true, false>;
 template <class T> using zt_att_dv_256 = zt_att_dkv_tiles<T, 256, 1, 4, 32, 32, false, true>;
+template <class T> using zt_att_dq_128_small = zt_att_dq_tiles<T, 128, 1, 4, 32, 32>;
+template <class T> using zt_att_dq_256_small = zt_att_dq_tiles<T, 256, 1, 2, 16, 16>;
+template <class T> using zt_att_dkv_96_small = zt_att_dkv_tiles<T, 96, 1, 8, 32, 32, true, true>;
+template <class T> using zt_att_dkv_128_small = zt_att_dkv_tiles<T, 128, 1, 4, 32, 32, true, true>;
+template <class T> using zt_att_dk_256_small = zt_att_dkv_tiles<T, 256, 1, 2, 16, 16, true, false>;
+template <class T> using zt_att_dv_256_small = zt_att_dkv_tiles<T, 256, 1, 2, 16, 16, false, true>;
 
 #define ZT_ATT_BWD_REGISTER_DQ(C)                                                                  \
     ZT_SIM_REGISTER((zt_att_dq_kernel<C, false>)) ZT_SIM_REGISTER((zt_att_dq_kernel<C, true>))
@@ -474,28 +481,68 @@ template <class T> using zt_att_dv_256 = zt_att_dkv_tiles<T, 256, 1, 4, 32, 32, 
     ZT_ATT_BWD_REGISTER_DKV(zt_att_dkv_96<T>)                                                      \
     ZT_ATT_BWD_REGISTER_DKV(zt_att_dkv_128<T>)                                                     \
     ZT_ATT_BWD_REGISTER_DKV(zt_att_dk_256<T>)                                                      \
-    ZT_ATT_BWD_REGISTER_DKV(zt_att_dv_256<T>)
+    ZT_ATT_BWD_REGISTER_DKV(zt_att_dv_256<T>)                                                      \
+    ZT_ATT_BWD_REGISTER_DQ(zt_att_dq_128_small<T>)                                                 \
+    ZT_ATT_BWD_REGISTER_DQ(zt_att_dq_256_small<T>)                                                 \
+    ZT_ATT_BWD_REGISTER_DKV(zt_att_dkv_96_small<T>)                                                \
+    ZT_ATT_BWD_REGISTER_DKV(zt_att_dkv_128_small<T>)                                               \
+    ZT_ATT_BWD_REGISTER_DKV(zt_att_dk_256_small<T>)                                                \
+    ZT_ATT_BWD_REGISTER_DKV(zt_att_dv_256_small<T>)
 
-template <class DQ, class DKV>
-static cudaError_t zt_att_bwd_launch(const struct zt_attention *a, cudaStream_t s)
+/* The tiles C, or the small ones where the device has no room for C. */
+template <class C, class SMALL>
+static cudaError_t zt_att_dq_fit(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
-    const cudaError_t rc = zt_att_dq_launch<DQ>(a, s);
-    return rc == cudaSuccess ? zt_att_dkv_launch<DKV>(a, s) : rc;
+    static_assert(SMALL::SMEM <= ZT_CUDA_MIN_SMEM_BYTES, "every GPU has room");
+    if (C::SMEM <= ctx->smem_bytes)
+        return zt_att_dq_launch<C>(a, ctx);
+    return zt_att_dq_launch<SMALL>(a, ctx);
+}
+
+template <class C, class SMALL>
+static cudaError_t zt_att_dkv_fit(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
+{
+    static_assert(SMALL::SMEM <= ZT_CUDA_MIN_SMEM_BYTES, "every GPU has room");
+    if (C::SMEM <= ctx->smem_bytes)
+        return zt_att_dkv_launch<C>(a, ctx);
+    return zt_att_dkv_launch<SMALL>(a, ctx);
 }
 
 template <class T>
-static cudaError_t zt_att_bwd_choose(const struct zt_attention *a, cudaStream_t s)
+static cudaError_t zt_att_dq_choose(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
     if (a->head_dim <= 32)
-        return zt_att_bwd_launch<zt_att_dq_32<T>, zt_att_dkv_32<T>>(a, s);
+        return zt_att_dq_fit<zt_att_dq_32<T>, zt_att_dq_32<T>>(a, ctx);
     if (a->head_dim <= 64)
-        return zt_att_bwd_launch<zt_att_dq_64<T>, zt_att_dkv_64<T>>(a, s);
+        return zt_att_dq_fit<zt_att_dq_64<T>, zt_att_dq_64<T>>(a, ctx);
     if (a->head_dim <= 96)
-        return zt_att_bwd_launch<zt_att_dq_96<T>, zt_att_dkv_96<T>>(a, s);
+        return zt_att_dq_fit<zt_att_dq_96<T>, zt_att_dq_96<T>>(a, ctx);
     if (a->head_dim <= 128)
-        return zt_att_bwd_launch<zt_att_dq_128<T>, zt_att_dkv_128<T>>(a, s);
-    const cudaError_t rc = zt_att_bwd_launch<zt_att_dq_256<T>, zt_att_dk_256<T>>(a, s);
-    return rc == cudaSuccess ? zt_att_dkv_launch<zt_att_dv_256<T>>(a, s) : rc;
+        return zt_att_dq_fit<zt_att_dq_128<T>, zt_att_dq_128_small<T>>(a, ctx);
+    return zt_att_dq_fit<zt_att_dq_256<T>, zt_att_dq_256_small<T>>(a, ctx);
+}
+
+template <class T>
+static cudaError_t zt_att_dkv_choose(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
+{
+    if (a->head_dim <= 32)
+        return zt_att_dkv_fit<zt_att_dkv_32<T>, zt_att_dkv_32<T>>(a, ctx);
+    if (a->head_dim <= 64)
+        return zt_att_dkv_fit<zt_att_dkv_64<T>, zt_att_dkv_64<T>>(a, ctx);
+    if (a->head_dim <= 96)
+        return zt_att_dkv_fit<zt_att_dkv_96<T>, zt_att_dkv_96_small<T>>(a, ctx);
+    if (a->head_dim <= 128)
+        return zt_att_dkv_fit<zt_att_dkv_128<T>, zt_att_dkv_128_small<T>>(a, ctx);
+    const cudaError_t rc = zt_att_dkv_fit<zt_att_dk_256<T>, zt_att_dk_256_small<T>>(a, ctx);
+    return rc == cudaSuccess ? zt_att_dkv_fit<zt_att_dv_256<T>, zt_att_dv_256_small<T>>(a, ctx)
+                             : rc;
+}
+
+template <class T>
+static cudaError_t zt_att_bwd_choose(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
+{
+    const cudaError_t rc = zt_att_dq_choose<T>(a, ctx);
+    return rc == cudaSuccess ? zt_att_dkv_choose<T>(a, ctx) : rc;
 }
 
 #endif

@@ -4,5 +4,5 @@ ZT_ATT_BWD_REGISTER(__nv_bfloat16)
 
 cudaError_t zt_attention_bwd_bf16(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
-    return zt_att_bwd_choose<__nv_bfloat16>(a, ctx->stream);
+    return zt_att_bwd_choose<__nv_bfloat16>(a, ctx);
 }

@@ -4,5 +4,5 @@ ZT_ATT_BWD_REGISTER(__half)
 
 cudaError_t zt_attention_bwd_f16(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
-    return zt_att_bwd_choose<__half>(a, ctx->stream);
+    return zt_att_bwd_choose<__half>(a, ctx);
 }

@@ -171,12 +171,12 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) zt_att_fwd_kernel(struc
 }
 
 template <class C>
-static cudaError_t zt_att_fwd_launch(const struct zt_attention *a, cudaStream_t s)
+static cudaError_t zt_att_fwd_launch(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
     const int64_t blocks = a->batch * a->n_head * zt_ceil_div(a->q_len, C::BM);
     if (a->drop.threshold)
-        ZT_ATT_LAUNCH((zt_att_fwd_kernel<C, true>), (unsigned)blocks, C::THREADS, C::SMEM, s, *a);
-    ZT_ATT_LAUNCH((zt_att_fwd_kernel<C, false>), (unsigned)blocks, C::THREADS, C::SMEM, s, *a);
+        ZT_ATT_LAUNCH((zt_att_fwd_kernel<C, true>), (unsigned)blocks, C::THREADS, C::SMEM, ctx, *a);
+    ZT_ATT_LAUNCH((zt_att_fwd_kernel<C, false>), (unsigned)blocks, C::THREADS, C::SMEM, ctx, *a);
 }
 
 template <class T> using zt_att_fwd_32 = zt_att_fwd_tiles<T, 32, 2, 4, 64>;
@@ -184,6 +184,8 @@ template <class T> using zt_att_fwd_64 = zt_att_fwd_tiles<T, 64, 2, 4, 64>;
 template <class T> using zt_att_fwd_96 = zt_att_fwd_tiles<T, 96, 2, 4, 64>;
 template <class T> using zt_att_fwd_128 = zt_att_fwd_tiles<T, 128, 2, 4, 64>;
 template <class T> using zt_att_fwd_256 = zt_att_fwd_tiles<T, 256, 1, 8, 32>;
+template <class T> using zt_att_fwd_128_small = zt_att_fwd_tiles<T, 128, 2, 4, 32>;
+template <class T> using zt_att_fwd_256_small = zt_att_fwd_tiles<T, 256, 1, 4, 32>;
 
 #define ZT_ATT_FWD_REGISTER(T)                                                                     \
     ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_32<T>, false>))                                  \
@@ -192,23 +194,37 @@ template <class T> using zt_att_fwd_256 = zt_att_fwd_tiles<T, 256, 1, 8, 32>;
     ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_64<T>, true>))                                   \
     ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_96<T>, false>))                                  \
     ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_96<T>, true>))                                   \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_128_small<T>, false>))                           \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_128_small<T>, true>))                            \
     ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_128<T>, false>))                                 \
     ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_128<T>, true>))                                  \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_256_small<T>, false>))                           \
+    ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_256_small<T>, true>))                            \
     ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_256<T>, false>))                                 \
     ZT_SIM_REGISTER((zt_att_fwd_kernel<zt_att_fwd_256<T>, true>))
 
+/* The tiles C, or the small ones where the device has no room for C. */
+template <class C, class SMALL>
+static cudaError_t zt_att_fwd_fit(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
+{
+    static_assert(SMALL::SMEM <= ZT_CUDA_MIN_SMEM_BYTES, "every GPU has room");
+    if (C::SMEM <= ctx->smem_bytes)
+        return zt_att_fwd_launch<C>(a, ctx);
+    return zt_att_fwd_launch<SMALL>(a, ctx);
+}
+
 template <class T>
-static cudaError_t zt_att_fwd_choose(const struct zt_attention *a, cudaStream_t s)
+static cudaError_t zt_att_fwd_choose(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
     if (a->head_dim <= 32)
-        return zt_att_fwd_launch<zt_att_fwd_32<T>>(a, s);
+        return zt_att_fwd_fit<zt_att_fwd_32<T>, zt_att_fwd_32<T>>(a, ctx);
     if (a->head_dim <= 64)
-        return zt_att_fwd_launch<zt_att_fwd_64<T>>(a, s);
+        return zt_att_fwd_fit<zt_att_fwd_64<T>, zt_att_fwd_64<T>>(a, ctx);
     if (a->head_dim <= 96)
-        return zt_att_fwd_launch<zt_att_fwd_96<T>>(a, s);
+        return zt_att_fwd_fit<zt_att_fwd_96<T>, zt_att_fwd_96<T>>(a, ctx);
     if (a->head_dim <= 128)
-        return zt_att_fwd_launch<zt_att_fwd_128<T>>(a, s);
-    return zt_att_fwd_launch<zt_att_fwd_256<T>>(a, s);
+        return zt_att_fwd_fit<zt_att_fwd_128<T>, zt_att_fwd_128_small<T>>(a, ctx);
+    return zt_att_fwd_fit<zt_att_fwd_256<T>, zt_att_fwd_256_small<T>>(a, ctx);
 }
 
 #endif

@@ -417,54 +417,75 @@ template <int R, int D> static constexpr size_t smem_bytes(int tiles, int square
            sizeof(float);
 }
 
-template <int R, int D> static cudaError_t launch_fwd(const struct zt_attention *a, cudaStream_t s)
+template <int R, int D>
+static cudaError_t launch_fwd(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
+    constexpr size_t smem = smem_bytes<R, D>(3, 1);
     const int64_t blocks = a->batch * a->n_head * zt_ceil_div(a->q_len, SIDE * R);
-    ZT_ATT_LAUNCH((zt_att_plain_fwd_kernel<R, D>), (unsigned)blocks, THREADS,
-                  (smem_bytes<R, D>(3, 1)), s, *a);
+    if constexpr (smem > ZT_CUDA_MIN_SMEM_BYTES)
+        if (smem > ctx->smem_bytes)
+            return launch_fwd<R / 2, D>(a, ctx);
+    ZT_ATT_LAUNCH((zt_att_plain_fwd_kernel<R, D>), (unsigned)blocks, THREADS, smem, ctx, *a);
 }
 
-template <int R, int D> static cudaError_t launch_dq(const struct zt_attention *a, cudaStream_t s)
+template <int R, int D>
+static cudaError_t launch_dq(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
+    constexpr size_t smem = smem_bytes<R, D>(4, 1);
     const int64_t blocks = a->batch * a->n_head * zt_ceil_div(a->q_len, SIDE * R);
-    ZT_ATT_LAUNCH((zt_att_plain_dq_kernel<R, D>), (unsigned)blocks, THREADS,
-                  (smem_bytes<R, D>(4, 1)), s, *a);
+    if constexpr (smem > ZT_CUDA_MIN_SMEM_BYTES)
+        if (smem > ctx->smem_bytes)
+            return launch_dq<R / 2, D>(a, ctx);
+    ZT_ATT_LAUNCH((zt_att_plain_dq_kernel<R, D>), (unsigned)blocks, THREADS, smem, ctx, *a);
 }
 
-template <int R, int D> static cudaError_t launch_bwd(const struct zt_attention *a, cudaStream_t s)
+template <int R, int D>
+static cudaError_t launch_dkv(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
-    const cudaError_t rc = launch_dq<R, D>(a, s);
+    constexpr size_t smem = smem_bytes<R, D>(4, 2);
     const int64_t blocks = a->batch * a->n_kv_head * zt_ceil_div(a->k_len, SIDE * R);
-    if (rc != cudaSuccess)
-        return rc;
-    ZT_ATT_LAUNCH((zt_att_plain_dkv_kernel<R, D>), (unsigned)blocks, THREADS,
-                  (smem_bytes<R, D>(4, 2)), s, *a);
+    if constexpr (smem > ZT_CUDA_MIN_SMEM_BYTES)
+        if (smem > ctx->smem_bytes)
+            return launch_dkv<R / 2, D>(a, ctx);
+    ZT_ATT_LAUNCH((zt_att_plain_dkv_kernel<R, D>), (unsigned)blocks, THREADS, smem, ctx, *a);
+}
+
+template <int R, int D>
+static cudaError_t launch_bwd(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
+{
+    const cudaError_t rc = launch_dq<R, D>(a, ctx);
+    return rc == cudaSuccess ? launch_dkv<R, D>(a, ctx) : rc;
 }
 
 ZT_SIM_REGISTER((zt_att_plain_fwd_kernel<4, 64>))
 ZT_SIM_REGISTER((zt_att_plain_fwd_kernel<4, 128>))
+ZT_SIM_REGISTER((zt_att_plain_fwd_kernel<2, 128>))
 ZT_SIM_REGISTER((zt_att_plain_fwd_kernel<2, 256>))
+ZT_SIM_REGISTER((zt_att_plain_fwd_kernel<1, 256>))
 ZT_SIM_REGISTER((zt_att_plain_dq_kernel<4, 64>))
 ZT_SIM_REGISTER((zt_att_plain_dq_kernel<2, 128>))
 ZT_SIM_REGISTER((zt_att_plain_dq_kernel<2, 256>))
+ZT_SIM_REGISTER((zt_att_plain_dq_kernel<1, 256>))
 ZT_SIM_REGISTER((zt_att_plain_dkv_kernel<4, 64>))
+ZT_SIM_REGISTER((zt_att_plain_dkv_kernel<2, 64>))
 ZT_SIM_REGISTER((zt_att_plain_dkv_kernel<2, 128>))
 ZT_SIM_REGISTER((zt_att_plain_dkv_kernel<2, 256>))
+ZT_SIM_REGISTER((zt_att_plain_dkv_kernel<1, 256>))
 
 cudaError_t zt_attention_fwd_plain(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
     if (a->head_dim <= 64)
-        return launch_fwd<4, 64>(a, ctx->stream);
+        return launch_fwd<4, 64>(a, ctx);
     if (a->head_dim <= 128)
-        return launch_fwd<4, 128>(a, ctx->stream);
-    return launch_fwd<2, 256>(a, ctx->stream);
+        return launch_fwd<4, 128>(a, ctx);
+    return launch_fwd<2, 256>(a, ctx);
 }
 
 cudaError_t zt_attention_bwd_plain(const struct zt_attention *a, const struct zt_cuda_ctx *ctx)
 {
     if (a->head_dim <= 64)
-        return launch_bwd<4, 64>(a, ctx->stream);
+        return launch_bwd<4, 64>(a, ctx);
     if (a->head_dim <= 128)
-        return launch_bwd<2, 128>(a, ctx->stream);
-    return launch_bwd<2, 256>(a, ctx->stream);
+        return launch_bwd<2, 128>(a, ctx);
+    return launch_bwd<2, 256>(a, ctx);
 }

@@ -209,6 +209,22 @@ void zt_cuda_id(const struct cudaDeviceProp *prop, char out[ZT_GPU_ID_BYTES])
                       (unsigned char)prop->uuid.bytes[i]);
 }
 
+static int check_kind(const struct zt_cuda_dev *d, const struct cudaDeviceProp *prop,
+                      struct zt_err *err)
+{
+    if (prop->major < ZT_CUDA_MIN_MAJOR)
+        return zt_err_set(err, ZT_EUNSUPPORTED,
+                          "GPU %d (%s): its compute capability is %d.%d; the kernels need %d.0 "
+                          "(Ampere) or later",
+                          d->index, d->name, prop->major, prop->minor, ZT_CUDA_MIN_MAJOR);
+    if (d->smem_bytes < ZT_CUDA_MIN_SMEM_BYTES)
+        return zt_err_set(err, ZT_EUNSUPPORTED,
+                          "GPU %d (%s): a block may have %zu bytes of shared memory; attention "
+                          "needs %d",
+                          d->index, d->name, d->smem_bytes, ZT_CUDA_MIN_SMEM_BYTES);
+    return 0;
+}
+
 static void write_log(const struct zt_cuda_dev *d, const struct cudaDeviceProp *prop, char *log,
                       size_t log_bytes)
 {
@@ -249,10 +265,13 @@ int zt_cuda_dev_create(int index, struct zt_dev **out, char *log, size_t log_byt
     d->base.ops = &cuda_ops;
     d->index = index;
     snprintf(d->name, sizeof d->name, "unknown");
-    cudaError_t cu = describe(d, &prop);
-    if (cu == cudaSuccess)
-        cu = cudaHostAlloc((void **)&d->faults, fault_bytes, cudaHostAllocMapped);
-    int rc = zt_cuda_check_dev(d, cu, "the device cannot be used", err);
+    int rc = zt_cuda_check_dev(d, describe(d, &prop), "the device cannot be used", err);
+    if (!rc)
+        rc = check_kind(d, &prop, err);
+    if (!rc)
+        rc = zt_cuda_check_dev(d,
+                               cudaHostAlloc((void **)&d->faults, fault_bytes, cudaHostAllocMapped),
+                               "the device cannot be used", err);
     if (!rc) {
         memset(d->faults, 0, fault_bytes);
         rc = open_products(d, err);

@@ -39,6 +39,7 @@ struct zt_cuda_dev {
     char name[128];
     int n_sms;
     size_t smem_bytes; /* shared memory a block may ask for */
+    struct zt_cuda_large large;
     cublasLtHandle_t lt;
     cublasComputeType_t f32;      /* of products of fp32: TF32 only if asked for */
     struct zt_cuda_fault *faults; /* (ZT_CUDA_MAX_STREAMS), pinned; one of each stream */

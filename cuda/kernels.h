@@ -36,6 +36,19 @@ struct zt_cuda_fault {
     int64_t place;
 };
 
+/*
+ * Kernels of one device that may have more than 48 KiB of shared memory; a set by address, grown only.
+ * Any stream's thread may look and add: elements are read and written as atomics.
+ */
+enum { ZT_CUDA_LARGE_KERNELS = 256 };
+
+struct zt_cuda_large {
+    const void *kernels[ZT_CUDA_LARGE_KERNELS];
+};
+
+/* Shared memory a block may ask for on every GPU that the kernels run on: those from sm_80 on. */
+enum { ZT_CUDA_MIN_MAJOR = 8, ZT_CUDA_MIN_SMEM_BYTES = 99 << 10 };
+
 enum { ZT_CUDA_SCRATCH_BYTES = 64 << 10 };
 
 /* What a launcher needs beside its arguments. */
@@ -43,6 +56,7 @@ struct zt_cuda_ctx {
     cudaStream_t stream;
     int n_sms;                   /* multiprocessors of the device */
     size_t smem_bytes;           /* shared memory a block may ask for (opt-in) */
+    struct zt_cuda_large *large; /* of the device */
     struct zt_cuda_fault *fault; /* of this stream, device address */
     void *scratch; /* ZT_CUDA_SCRATCH_BYTES of this stream's own, between kernels of one launcher */
 };

@@ -330,6 +330,7 @@ int zt_cuda_stream_create(struct zt_dev *base, const char *name, int n_threads,
     c->products = zt_cuda_products_create(d);
     c->ctx.n_sms = d->n_sms;
     c->ctx.smem_bytes = d->smem_bytes;
+    c->ctx.large = &d->large;
     cudaError_t cu = cudaSetDevice(d->index);
     if (cu == cudaSuccess)
         cu = cudaStreamCreateWithFlags(&c->ctx.stream, cudaStreamNonBlocking);

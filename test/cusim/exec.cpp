@@ -30,7 +30,7 @@ using cusim::fiber;
 namespace
 {
 
-constexpr size_t STATIC_SHARED_BYTES = 48 << 10, BLOCK_SHARED_BYTES = 227 << 10;
+constexpr size_t STATIC_SHARED_BYTES = 48 << 10;
 constexpr int MAX_SHARED_ARRAYS = 32, WARP = 32;
 
 enum state { RUNNING, AT_BARRIER, AT_WARP_OP, DONE };
@@ -428,8 +428,8 @@ void *cusim_shared(const void *key, size_t bytes, size_t align)
     x->static_bytes += bytes;
     if (x->n_arrays == MAX_SHARED_ARRAYS || x->static_bytes > STATIC_SHARED_BYTES)
         die("more than 48 KiB or 32 arrays of static shared memory");
-    if (x->static_bytes + x->smem > BLOCK_SHARED_BYTES)
-        die("more than 227 KiB of static and dynamic shared memory together");
+    if (x->static_bytes + x->smem > cusim::settings().shared_bytes)
+        die("more than a block may have of static and dynamic shared memory together");
     shared_array *a = &x->arrays[x->n_arrays++];
     a->key = key;
     a->p = fresh(bytes, align, &a->base);

@@ -18,7 +18,6 @@ namespace
 {
 
 constexpr size_t FREE_SHARED_BYTES = 48 << 10; /* above this only after cudaFuncSetAttribute() */
-constexpr int OPTIN_SHARED_BYTES = 227 << 10;
 
 struct twin {
     void (*run)(void *);
@@ -27,9 +26,10 @@ struct twin {
 };
 
 struct registry {
-    std::map<const void *, size_t> dynamic_limit; /* of each kernel, opted in */
-    std::map<std::string, twin> twins;            /* by mangled name */
-    std::map<const void *, std::string> stubs;    /* nvcc's host functions */
+    std::map<std::pair<int, const void *>, size_t>
+        dynamic_limit;                         /* opted in, by device and kernel */
+    std::map<std::string, twin> twins;         /* by mangled name */
+    std::map<const void *, std::string> stubs; /* nvcc's host functions */
 };
 
 registry &all()
@@ -52,7 +52,7 @@ cudaError_t check_launch(const char *name, const void *fn, dim3 grid, dim3 block
     size_t limit = FREE_SHARED_BYTES;
     {
         locked lock;
-        auto it = all().dynamic_limit.find(fn);
+        auto it = all().dynamic_limit.find({current_device(), fn});
         if (it != all().dynamic_limit.end() && it->second > limit)
             limit = it->second;
     }
@@ -101,11 +101,11 @@ cudaError_t cudaFuncSetAttribute(const void *fn, enum cudaFuncAttribute attr, in
         return cudaSuccess; /* a hint */
     if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize)
         return refuse("cudaFuncSetAttribute(%d)", (int)attr);
-    if (value < 0 || value > OPTIN_SHARED_BYTES)
+    if (value < 0 || (size_t)value > settings().shared_bytes)
         return misuse(cudaErrorInvalidValue, "cudaFuncSetAttribute",
-                      "more dynamic shared memory than 227 KiB");
+                      "more dynamic shared memory than a block may have");
     locked lock;
-    all().dynamic_limit[fn] = (size_t)value;
+    all().dynamic_limit[{current_device(), fn}] = (size_t)value;
     return cudaSuccess;
 }
 

@@ -215,15 +215,19 @@ void find_devices(cusim::config *c)
 
 cusim::config read_settings()
 {
-    cusim::config c = {cusim::EAGER,    1,     0,     1,  RUNTIME_VERSION,
-                       (size_t)2 << 30, false, false, {}, {}};
+    cusim::config c = {cusim::EAGER, 1,     0,  1, RUNTIME_VERSION, 9, (size_t)2 << 30, 227 << 10,
+                       false,        false, {}, {}};
     if (const char *v = getenv("CUSIM_SCHED"))
         parse_schedule(&c, v);
     find_devices(&c);
     if (const char *v = getenv("CUSIM_DRIVER"))
         c.driver = (int)parse_bytes("CUSIM_DRIVER", v);
+    if (const char *v = getenv("CUSIM_MAJOR"))
+        c.major = (int)parse_bytes("CUSIM_MAJOR", v);
     if (const char *v = getenv("CUSIM_MEMORY"))
         c.memory_bytes = parse_bytes("CUSIM_MEMORY", v);
+    if (const char *v = getenv("CUSIM_SHARED"))
+        c.shared_bytes = parse_bytes("CUSIM_SHARED", v);
     if (const char *v = getenv("CUSIM_FAIL"))
         parse_failures(v);
     c.guard = getenv("CUSIM_GUARD") != nullptr;
@@ -505,8 +509,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d)
     make_uuid(settings().visible[(size_t)d], &p->uuid);
     p->totalGlobalMem = settings().memory_bytes;
     p->sharedMemPerBlock = 48 << 10;
-    p->sharedMemPerBlockOptin = 227 << 10;
-    p->sharedMemPerMultiprocessor = 228 << 10;
+    p->sharedMemPerBlockOptin = settings().shared_bytes;
+    p->sharedMemPerMultiprocessor = settings().shared_bytes + (1 << 10);
     p->reservedSharedMemPerBlock = 1 << 10;
     p->regsPerBlock = p->regsPerMultiprocessor = 64 << 10;
     p->warpSize = 32;
@@ -517,7 +521,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d)
     p->maxThreadsDim[2] = 64;
     p->maxGridSize[0] = 0x7fffffff;
     p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-    p->major = 9;
+    p->major = settings().major;
     p->multiProcessorCount = N_SMS;
     p->asyncEngineCount = 2;
     p->concurrentKernels = p->unifiedAddressing = p->canMapHostMemory = 1;

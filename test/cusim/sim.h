@@ -21,6 +21,8 @@
  *   CUSIM_MIG=1           they are MIG instances (MIG-03...), of which a process sees one at most
  *   CUDA_VISIBLE_DEVICES  as the driver reads it
  *   CUSIM_MEMORY=BYTES    of each device, with suffix K, M, G; default 2G
+ *   CUSIM_MAJOR=N         compute capability N.0; default 9
+ *   CUSIM_SHARED=BYTES    of shared memory a block may ask for, with suffix K; default 227K, as sm_90 has; 99K: sm_86
  *   CUSIM_DRIVER=VERSION  of cudaDriverGetVersion(); below 13000: too old; 0: no driver
  *   CUSIM_FAIL=CALL:N[:CODE][,...]
  *       The Nth call of CALL in this process fails (with the error CODE, a number). CALL is the name of
@@ -177,8 +179,9 @@ struct config {
     schedule sched;
     unsigned seed;
     long max_us;
-    int n_devices, driver;
+    int n_devices, driver, major;
     size_t memory_bytes;
+    size_t shared_bytes; /* a block may have, static and dynamic together */
     bool guard, leaks;
     std::vector<int> visible; /* (n_devices) which GPU of the machine each device is */
     std::set<int> broken;
