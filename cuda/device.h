@@ -54,6 +54,11 @@ struct zt_cuda_dev {
 
 /* ---- stream.c ---- */
 
+/*
+ * The stream of collectives, by its name (plan/ops.h), has the highest priority of the device, the others the
+ * lowest: the blocks of a collective are few and others wait for them, so they go before those of a product
+ * that fills the device.
+ */
 int zt_cuda_stream_create(struct zt_dev *d, const char *name, int n_threads, struct zt_stream **out,
                           struct zt_err *err);
 void zt_cuda_stream_free(struct zt_stream *s);
@@ -75,6 +80,9 @@ void zt_cuda_fail(struct zt_cuda_dev *d, int code, const struct zt_err *why);
 /* 0, or ZT_EDEVICE with the stream, the device, what was done, and the name of CUDA's error. */
 int zt_cuda_check(const struct zt_stream *s, cudaError_t e, const char *what,
                   struct zt_err *err) ZT_MUST_CHECK;
+
+/* A cudaStream on the current device, first in the queue for its multiprocessors or last. */
+cudaError_t zt_cuda_make_stream(cudaStream_t *out, bool urgent);
 
 /* ---- device.c ---- */
 

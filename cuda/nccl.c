@@ -400,7 +400,7 @@ static int allocate(struct nccl_coll *c, struct zt_err *err)
 {
     cudaError_t cu = cudaSetDevice(c->dev->index);
     if (cu == cudaSuccess)
-        cu = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+        cu = zt_cuda_make_stream(&c->stream, true);
     if (cu == cudaSuccess)
         cu = cudaEventCreateWithFlags(&c->exchanged, cudaEventDisableTiming);
     if (cu == cudaSuccess)

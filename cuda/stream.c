@@ -322,6 +322,15 @@ static cudaError_t take_fault(struct zt_cuda_dev *d, struct zt_cuda_fault **out)
     return cudaHostGetDevicePointer((void **)out, &d->faults[i], 0);
 }
 
+cudaError_t zt_cuda_make_stream(cudaStream_t *out, bool urgent)
+{
+    int least, greatest;
+    cudaError_t cu = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (cu == cudaSuccess)
+        cu = cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, urgent ? greatest : least);
+    return cu;
+}
+
 int zt_cuda_stream_create(struct zt_dev *base, const char *name, int n_threads,
                           struct zt_stream **out, struct zt_err *err)
 {
@@ -333,7 +342,7 @@ int zt_cuda_stream_create(struct zt_dev *base, const char *name, int n_threads,
     c->ctx.large = &d->large;
     cudaError_t cu = cudaSetDevice(d->index);
     if (cu == cudaSuccess)
-        cu = cudaStreamCreateWithFlags(&c->ctx.stream, cudaStreamNonBlocking);
+        cu = zt_cuda_make_stream(&c->ctx.stream, strcmp(name, "comm") == 0);
     if (cu == cudaSuccess)
         cu = create_events(c);
     if (cu == cudaSuccess)

@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 
+#include "../../cuda/device.h"
 #include "base/arena.h"
 #include "dev/sanitize.h"
 #include "planted.h"
@@ -22,6 +23,23 @@ TEST(cuda_device_names_itself)
     CHECK(strncmp(g.log, "cuda: ", 6) == 0 && strstr(g.log, info.name));
     CHECK(strstr(g.log, info.id));
     CHECK_INT(g.dev->ops->kind, ZT_DEV_CUDA);
+    gpu_close(&g);
+}
+
+/* Collectives go before products that fill the device. */
+TEST(cuda_streams_have_priorities)
+{
+    struct gpu g;
+    int least, greatest, compute, comm;
+    CHECK_OK(gpu_open(&g), g.err);
+    struct zt_stream *s[] = {gpu_stream(&g, "compute"), gpu_stream(&g, "comm")};
+    CHECK_INT(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
+    CHECK_INT(cudaStreamGetPriority(zt_cuda_ctx_of(s[0])->stream, &compute), cudaSuccess);
+    CHECK_INT(cudaStreamGetPriority(zt_cuda_ctx_of(s[1])->stream, &comm), cudaSuccess);
+    CHECK_INT(compute, least);
+    CHECK_INT(comm, greatest);
+    for (int i = 0; i < 2; i++)
+        g.dev->ops->stream_free(s[i]);
     gpu_close(&g);
 }
 

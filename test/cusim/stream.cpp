@@ -324,6 +324,15 @@ cudaError_t cudaStreamCreate(cudaStream_t *out)
     return cudaStreamCreateWithPriority(out, cudaStreamDefault, 0);
 }
 
+cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority)
+{
+    CUSIM_ENTER(cudaStreamGetPriority, cudaErrorInvalidValue);
+    if (stream_device(s) < 0 || !s)
+        return result(cudaErrorInvalidResourceHandle);
+    *priority = s->priority;
+    return cudaSuccess;
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     {
