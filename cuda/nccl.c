@@ -7,16 +7,18 @@
  * communicator's calls are issued in the order in which they were enqueued (`turn`).
  */
 #include <errno.h>
+#include <sched.h>
 #include <time.h>
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/size.h"
 #include "base/thread.h"
 #include "nccl_coll.h"
 
 enum {
     WATCH_MS = 100, /* asynchronous errors are looked for this often */
-    POLL_US = 50,
+    POLL_US = 50,   /* that long a call is polled without a pause, then that often */
 };
 
 static struct nccl_coll *coll_of(struct zt_coll *base)
@@ -55,17 +57,30 @@ int zt_nccl_lost(const struct nccl_task *t, struct zt_err *err)
 static void wait_a_moment(struct nccl_coll *c, long us)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until); /* as `changed` has it */
     until.tv_nsec += us * 1000;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_cond_timedwait(&c->changed, &c->lock, &until);
 }
 
+/* With the lock held. */
+static void let_others(struct nccl_coll *c)
+{
+    pthread_mutex_unlock(&c->lock);
+    sched_yield();
+    pthread_mutex_lock(&c->lock);
+}
+
+/* Most calls are taken within microseconds; a sleep is as long as the kernel's timer slack at least. */
 ncclResult_t zt_nccl_settle(struct nccl_coll *c, struct nccl_group *comm, ncclResult_t r)
 {
+    const int64_t until_ns = zt_now_ns() + POLL_US * 1000;
     while (r == ncclInProgress) {
-        wait_a_moment(c, POLL_US);
+        if (zt_now_ns() < until_ns)
+            let_others(c);
+        else
+            wait_a_moment(c, POLL_US);
         if (c->aborted)
             return ncclRemoteError;
         ncclResult_t state = ncclSuccess;
@@ -437,7 +452,11 @@ int zt_cuda_nccl_create(const struct zt_nccl_id *id, struct zt_dev *dev, const s
     c->fatal = fatal;
     c->fatal_ctx = fatal_ctx;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     for (int a = 0; a < ZT_N_AXES; a++)
         c->wide_axes |= mesh->size[a] > 1 ? ZT_AXES(a) : 0;
     int rc = allocate(c, err);
