@@ -263,13 +263,30 @@ static bool is_more_than_kept(const struct search *s, const int rung[ZT_N_FIT_DI
     return false;
 }
 
+/* Bytes beyond the limits, where one does not fit. */
+static size_t beyond(const struct zt_fit_choice *c, const struct zt_fit_limits *l)
+{
+    const size_t device = c->device - ZT_MIN(c->device, l->device.bytes);
+    const size_t host = c->host - ZT_MIN(c->host, l->host.bytes);
+    const size_t left = l->both.bytes - ZT_MIN(c->device, l->both.bytes);
+    return device + host + (c->host - ZT_MIN(c->host, left));
+}
+
+/* Is `a` nearer to what is allowed than `b`, or as near with less of the device? */
+static bool is_less(const struct zt_fit_choice *a, const struct zt_fit_choice *b,
+                    const struct zt_fit_limits *l)
+{
+    const size_t x = beyond(a, l), y = beyond(b, l);
+    return x != y ? x < y : a->device < b->device;
+}
+
 /* Plan the choice at `rung`; 0, or why it cannot be planned. */
 static int size_at(struct search *s, const int rung[ZT_N_FIT_DIMS], struct zt_fit_choice *c)
 {
     *c = choice_at(s, rung);
     int rc = zt_fit_size(s->model, s->limits, c, &s->ignored);
     struct zt_fit_choice *least = &s->out->least;
-    if (!rc && (least->cfg.stage < 0 || c->device < least->device))
+    if (!rc && (least->cfg.stage < 0 || is_less(c, least, s->limits)))
         *least = *c;
     return rc;
 }

@@ -61,7 +61,7 @@ struct zt_fit {
     int n;
     struct zt_fit_choice *choices; /* in order */
     size_t cap;
-    struct zt_fit_choice least; /* needs the least of the device, or nearly; planned to the byte */
+    struct zt_fit_choice least; /* least beyond the limits, or nearly; planned to the byte */
 };
 
 /* What a search looks at. */

@@ -45,3 +45,7 @@ more="--set train.steps=2 --set train_micro_batch_size_per_gpu=4 --set train.eva
         --set activation_checkpointing.policy=block --set train_micro_batch_size_per_gpu=2
 }
 grep -o 'offload_[a-z]*.device=nvme' refusal | sort -u
+echo "# where the host is what is short, the least is of the host: nothing is moved there"
+tiny
+zerotrain plan --num_gpus=2 --host_memory=1KB tiny.yaml 2>&1 >/dev/null | grep 'the least' |
+    sed -E 's/[0-9]+ bytes/N bytes/; s/and [0-9]+/and N/'
