@@ -110,7 +110,7 @@ static int estimate_model(const struct zt_recipe *r, const struct cmd_devices *d
         rc = cmd_plan_config(r, m, dev, 0, &cfg, err);
     if (!rc)
         rc = zt_deepspeed_print(m, &cfg, (double)m->n_elems, (double)zt_deepspeed_largest_layer(m),
-                                dev->n_workers, out, err);
+                                dev->n_workers, dev->on_a_host, out, err);
     zt_arena_release(&arena);
     return rc;
 }
@@ -132,7 +132,7 @@ int plan_deepspeed_estimate(const struct cmd_options *o, const struct zt_recipe 
         return ZT_EXIT_USAGE;
     }
     int rc = alone ? zt_deepspeed_print(NULL, NULL, r->model.params, (double)o->largest_layer,
-                                        dev->n_workers, &out, &err)
+                                        dev->n_workers, dev->on_a_host, &out, &err)
                    : estimate_model(r, dev, &out, &err);
     if (rc)
         cmd_error("%s: %s", o->recipe_path, err.msg);

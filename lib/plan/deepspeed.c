@@ -13,21 +13,22 @@ static const struct zt_deepspeed_case cases[] = {
  * Stage 3, per GPU: the largest layer in 4 bytes, and of everything 18 bytes (none offloaded) or 2 (the
  * optimizer) over the ranks. On the host 18 bytes (all offloaded) or 16 (the optimizer), but 4 for each
  * rank of the host while it makes the model whole; or nothing but buffers of a layer or a model there.
+ * Of several hosts each has its share of what is offloaded.
  * Stage 2: 4 bytes and 16 over the ranks, or with the optimizer offloaded 2; on the host 16 bytes but at
- * least 4 a rank, or 4 a rank. One host.
+ * least 4 for each rank of all hosts, or 4 for each of its own.
  */
 struct zt_deepspeed_estimate zt_deepspeed_estimate(const struct zt_deepspeed_case *c, double p,
-                                                   double largest_layer, int n_ranks)
+                                                   double largest_layer, int n_ranks, int on_a_host)
 {
-    const double buffers = 1.5, n = n_ranks, whole = 4 * n, layer = 4 * largest_layer;
+    const double buffers = 1.5, n = n_ranks, whole = 4.0 * on_a_host, layer = 4 * largest_layer;
     if (c->stage == 2 && c->offload_optimizer)
-        return (struct zt_deepspeed_estimate){p * ZT_MAX(whole, 16) * buffers, 2 * p};
+        return (struct zt_deepspeed_estimate){p * ZT_MAX(4 * n, 16) * buffers, 2 * p};
     if (c->stage == 2)
         return (struct zt_deepspeed_estimate){p * whole * buffers, 4 * p + 16 * p / n};
     if (!c->offload_optimizer)
         return (struct zt_deepspeed_estimate){(c->zero_init ? largest_layer : p) * whole * buffers,
                                               layer + 18 * p / n};
-    const double bytes = c->offload_param ? 18 : 16;
+    const double bytes = (c->offload_param ? 18 : 16) * on_a_host / n;
     return (struct zt_deepspeed_estimate){p * (c->zero_init ? bytes : ZT_MAX(whole, bytes)) *
                                               buffers,
                                           layer + (c->offload_param ? 0 : 2 * p / n)};
@@ -77,28 +78,31 @@ static int plan_case(const struct zt_model *model, const struct zt_plan_config *
 }
 
 int zt_deepspeed_print(const struct zt_model *model, const struct zt_plan_config *cfg,
-                       double n_params, double largest_layer, int n_ranks, struct zt_str *out,
-                       struct zt_err *err)
+                       double n_params, double largest_layer, int n_ranks, int on_a_host,
+                       struct zt_str *out, struct zt_err *err)
 {
     static const double gib = 1024.0 * 1024.0 * 1024.0;
-    zt_str_printf(out,
-                  "Model states of %.0f parameters, the largest layer of %.0f, %d GPU%s on one "
-                  "host;\nGB of 2^30 bytes, the host's for all GPUs together\n\n",
+    zt_str_printf(out, "Model states of %.0f parameters, the largest layer of %.0f, %d GPU%s",
                   n_params, largest_layer, n_ranks, n_ranks == 1 ? "" : "s");
+    if (on_a_host == n_ranks)
+        zt_str_puts(out, " on one host;\nGB of 2^30 bytes, the host's for all GPUs together\n\n");
+    else
+        zt_str_printf(out, ", %d on a host;\nGB of 2^30 bytes, a host's for all of its GPUs\n\n",
+                      on_a_host);
     zt_str_printf(out, "%-32s%24s", "", "DeepSpeed's estimate");
     zt_str_puts(out, model ? "        planned here\n" : "\n");
     zt_str_printf(out, "%-32s%12s%12s", "stage", "host", "each GPU");
     zt_str_puts(out, model ? "        host    each GPU\n" : "\n");
     for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
         const struct zt_deepspeed_estimate e =
-            zt_deepspeed_estimate(&cases[i], n_params, largest_layer, n_ranks);
+            zt_deepspeed_estimate(&cases[i], n_params, largest_layer, n_ranks, on_a_host);
         struct zt_fit_choice c;
         zt_str_printf(out, "%-32s%12.2f%12.2f", case_text(&cases[i]), e.host / gib, e.gpu / gib);
         int rc = model ? plan_case(model, cfg, &cases[i], &c, err) : 0;
         if (rc)
             return rc;
         if (model)
-            zt_str_printf(out, "%12.2f%12.2f", (double)c.host * n_ranks / gib,
+            zt_str_printf(out, "%12.2f%12.2f", (double)c.host * on_a_host / gib,
                           (double)c.device / gib);
         zt_str_puts(out, "\n");
     }

@@ -70,17 +70,17 @@ struct zt_deepspeed_case {
 
 struct zt_deepspeed_estimate zt_deepspeed_estimate(const struct zt_deepspeed_case *c,
                                                    double n_params, double largest_layer,
-                                                   int n_ranks);
+                                                   int n_ranks, int on_a_host);
 
 /* Parameters of the largest layer as DeepSpeed counts it: a module's own weight and bias. */
 int64_t zt_deepspeed_largest_layer(const struct zt_model *m);
 
 /*
- * The table of all cases; beside them what is planned for `cfg`, at its micro-batch, where there is a
+ * The table of all cases, of the host with most of the ranks, `on_a_host`; beside them what is planned for `cfg`, at its micro-batch, where there is a
  * model (else `model` NULL, and n_params and largest_layer are given).
  */
 int zt_deepspeed_print(const struct zt_model *model, const struct zt_plan_config *cfg,
-                       double n_params, double largest_layer, int n_ranks, struct zt_str *out,
-                       struct zt_err *err) ZT_MUST_CHECK;
+                       double n_params, double largest_layer, int n_ranks, int on_a_host,
+                       struct zt_str *out, struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

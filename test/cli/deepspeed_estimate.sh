@@ -6,6 +6,9 @@ try zerotrain plan --deepspeed_estimate --num_gpus=8 --largest_layer=32899072 m0
 try zerotrain plan --deepspeed_estimate --num_gpus=4 "$REPO/recipes/gpt2-1.5b.yaml" \
     --set train_batch_size=auto | sed -nE '1,/^$/p;/^ /,/^$/{s/ +[0-9.]+ +[0-9.]+$/ PLANNED/p}'
 try zerotrain plan --deepspeed_estimate --num_gpus=8 m01.yaml
+# Two hosts: DeepSpeed's num_nodes=2, 8 GPUs each.
+try zerotrain plan --deepspeed_estimate --hostfile="$REPO/hostfiles/two-nodes" --largest_layer=32899072 m01.yaml |
+    grep -E '^([$23]|Model|GB)'
 tiny
 try zerotrain plan --deepspeed_estimate --largest_layer=5 tiny.yaml
 try zerotrain plan --deepspeed_estimate --json tiny.yaml

@@ -426,7 +426,7 @@ TEST(fit_deepspeed_estimates)
     const double gib = 1 << 30;
     for (size_t i = 0; i < ZT_ARRAY_LEN(want); i++) {
         const struct zt_deepspeed_estimate e =
-            zt_deepspeed_estimate(&want[i].c, 2851598336.0, 32899072, 8);
+            zt_deepspeed_estimate(&want[i].c, 2851598336.0, 32899072, 8, 8);
         char host[32], gpu[32];
         snprintf(host, sizeof host, "%.2f", e.host / gib);
         snprintf(gpu, sizeof gpu, "%.2f", e.gpu / gib);
