@@ -44,8 +44,8 @@ static void print_head(const struct zt_profile_of *of, double ms, struct zt_str 
         (long long)p->cfg.micro_batch, (long long)p->cfg.seq_len);
     zt_str_printf(out, "  parameters  %lld, ZeRO stage %d\n", (long long)p->model->n_elems,
                   p->cfg.stage);
-    zt_str_printf(out, "  FLOPs       %.4g G, of which %.4g G without recomputation\n",
-                  flops * 1e-9, p->ledger.model_flops * 1e-9);
+    zt_str_printf(out, "  FLOPs       %.4g G carried out, model FLOPs %.4g G\n", flops * 1e-9,
+                  p->ledger.model_flops * 1e-9);
     zt_str_printf(out, "  time        %.3f ms, from the first op's begin to the last one's end\n",
                   ms);
     zt_str_printf(out, "  rate        %.2f GFLOP/s", gflops);
