@@ -476,7 +476,7 @@ const struct zt_key zt_keys[] = {
     INT("checkpoint.keep", r.checkpoint.keep, "0", 0, BIG,
         "Older checkpoints than the newest so many are removed; 0: none is."),
     INT("checkpoint.keep_every", r.checkpoint.keep_every, "0", 0, BIG,
-        "But not those of steps that are multiples of this; 0: no such."),
+        "But not those of steps that are multiples of this, with checkpoint.keep; 0: no such."),
     BOOL("checkpoint.async", r.checkpoint.async, "true",
          "Copy the state aside and write it while training goes on. The copy takes host memory: 12 "
          "bytes for each parameter of a rank's slice. false, or with offload to NVMe: training waits for "

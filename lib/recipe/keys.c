@@ -38,6 +38,23 @@ static bool in_section(const char *path, const char *section, size_t len)
     return strncmp(path, section, len) == 0 && !strchr(path + len, '.') && path[len] != '*';
 }
 
+/* What others call it, which is near no name. */
+static const char *by_other_word(const char *leaf)
+{
+    static const char *const words[][2] = {
+        {"learning_rate", "optimizer.params.lr"},
+        {"beta1", "optimizer.params.betas"},
+        {"beta2", "optimizer.params.betas"},
+        {"max_steps", "train.steps"},
+        {"num_train_epochs", "train.epochs"},
+        {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(words); i++)
+        if (strcmp(words[i][0], leaf) == 0)
+            return words[i][1];
+    return NULL;
+}
+
 const char *zt_key_suggest(const char *path, struct zt_arena *arena)
 {
     const char *leaf = leaf_of(path);
@@ -57,6 +74,8 @@ const char *zt_key_suggest(const char *path, struct zt_arena *arena)
     free(names);
     if (elsewhere)
         return zt_arena_printf(arena, "; it belongs at %s", elsewhere);
+    if (!near && by_other_word(leaf))
+        return zt_arena_printf(arena, "; did you mean %s?", by_other_word(leaf));
     return near ? zt_arena_printf(arena, "; did you mean \"%s\"?", near) : "";
 }
 

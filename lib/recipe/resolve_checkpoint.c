@@ -28,10 +28,16 @@ void zt_load_resolve_checkpoint(struct zt_load *ld)
     if (!c->dir) {
         need_dir(ld, "checkpoint.every_steps", c->every_steps > 0);
         need_dir(ld, "checkpoint.every_minutes", c->every_minutes > 0);
+        need_dir(ld, "checkpoint.keep", c->keep > 0);
         need_dir(ld, "checkpoint.resume", newest);
     } else if (*c->dir) {
         c->dir = absolute(ld, c->dir);
     }
+    if (c->keep_every > 0 && c->keep == 0)
+        zt_diag_add(
+            &ld->errors, ZT_DIAG_WRONG, zt_load_pos(ld, "checkpoint.keep_every"),
+            "checkpoint.keep_every: without checkpoint.keep nothing is removed: give how many "
+            "of the newest to keep besides");
     if (!fresh && !newest)
         c->resume = absolute(ld, c->resume);
 }
