@@ -45,6 +45,12 @@ static bool can_open(const struct zt_recipe *r, const struct zt_model *m, int64_
         zt_str_reset(from);
         return false;
     }
+    if (l.ckpt.m.at.step > r->train.steps)
+        zt_str_printf(
+            notes,
+            "note: %s is of step %lld, and train.steps is %lld: nothing is left to train; "
+            "train.steps counts from a run's beginning\n",
+            from->buf, (long long)l.ckpt.m.at.step, (long long)r->train.steps);
     zt_load_close(&l);
     return true;
 }

@@ -1,5 +1,6 @@
 #include "train/save.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 #include "base/size.h"
@@ -204,6 +205,9 @@ int zt_load_candidates(const struct zt_recipe *r, int64_t **steps, int *n, struc
         return rc;
     free(*steps);
     *steps = NULL;
+    if (access(r->checkpoint.resume, F_OK))
+        return zt_err_set(err, ZT_EINPUT, "%s: no checkpoint: %s", r->checkpoint.resume,
+                          strerror(errno));
     return zt_err_set(err, ZT_EINPUT,
                       "%s: no checkpoint: it has neither " ZT_CKPT_MANIFEST " nor folders step-N",
                       r->checkpoint.resume);

@@ -18,6 +18,8 @@ try train --resume=nowhere tiny.yaml
 try train --resume=ck --set model.n_embd=64 tiny.yaml
 try train --resume=ck --set optimizer.type=Lion tiny.yaml
 try train --set checkpoint.keep=-1 --set checkpoint.every_steps=x --set checkpoint.dirs=ck tiny.yaml
+echo "# behind the run's end"
+try train --resume=auto --set train.steps=2 tiny.yaml | grep -E '^(note|\[exit)'
 echo "# the same folder by another name is the same folder"
 try train --resume=./ck//step-000003 --set train.steps=4 tiny.yaml | steps
 ln -s ck same
