@@ -535,6 +535,10 @@ static int start_srun(struct doctor *d)
 static int examine(struct doctor *d)
 {
     struct zt_str out = {0};
+    if (d->o.set.n && !d->o.recipe_path) {
+        cmd_error("--set %s: of which recipe? Give one YAML file", d->o.set.items[0]);
+        return ZT_EXIT_USAGE;
+    }
     int code = cmd_hosts_train(&d->o);
     if (!code && d->o.recipe_path)
         code = cmd_load_recipe(&d->o, ZT_MAX(d->o.num_gpus, 1), true, 0, &d->r);

@@ -27,9 +27,28 @@ static int read_hosts(const struct cmd_options *o, struct zt_hosts *h)
     return rc ? failed(&err) : 0;
 }
 
+/* Is every host of "NAME:0,2@..." this machine, as it is called without a hostfile? */
+static bool is_localhost_only(const char *spec)
+{
+    static const char name[] = "localhost";
+    for (const char *item = spec; item; item = strchr(item, '@')) {
+        item += item != spec;
+        if (strncmp(item, name, sizeof name - 1) || !strchr("@:", item[sizeof name - 1]))
+            return false;
+    }
+    return true;
+}
+
 /* Options that say nothing without a hostfile. */
 static int check_no_hostfile(const struct cmd_options *o)
 {
+    const char *spec = o->hosts.include ? o->hosts.include : o->hosts.exclude;
+    if (spec && !is_localhost_only(spec)) {
+        cmd_error("--%s=%s: without a hostfile there is this machine alone, as localhost; name "
+                  "other hosts with --hostfile=FILE",
+                  o->hosts.include ? "include" : "exclude", spec);
+        return ZT_EXIT_USAGE;
+    }
     if (o->hosts.num_nodes <= 1)
         return 0;
     cmd_error("--num_nodes=%d: name them with --hostfile=FILE; without one there is this machine "
@@ -221,17 +240,38 @@ const char *cmd_hosts_name(const struct cmd_nodes *nodes, int node)
     return nodes->host_of[rank];
 }
 
-int cmd_hosts_count(struct cmd_options *o)
+/* --include=localhost:0,2 without a hostfile: nobody knows how many devices there are, but how many are named. */
+static int count_devices(struct cmd_options *o)
 {
+    struct zt_hosts_filter filter = o->hosts;
     struct zt_hosts h = {0};
-    if (!o->hostfile && (o->hosts.include || o->hosts.exclude)) {
-        cmd_error("--%s: name the hosts with --hostfile=FILE",
+    struct zt_err err = {0};
+    char line[64];
+    if (!o->hosts.include || !strchr(o->hosts.include, ':')) {
+        cmd_error("--%s: of how many devices? Give --num_gpus=N instead, or name them: "
+                  "--include=localhost:0,2",
                   o->hosts.include ? "include" : "exclude");
         return ZT_EXIT_USAGE;
     }
+    filter.num_gpus = o->num_gpus;
+    const int len = snprintf(line, sizeof line, "localhost slots=%d", ZT_HOST_MAX_SLOTS);
+    int rc = zt_hosts_parse("this machine", line, (size_t)len, &h, &err);
+    if (!rc)
+        rc = zt_hosts_choose(&h, &filter, &err);
+    o->num_gpus = rc ? 0 : zt_hosts_n_ranks(&h);
+    zt_hosts_release(&h);
+    return rc ? failed(&err) : 0;
+}
+
+int cmd_hosts_count(struct cmd_options *o)
+{
+    struct zt_hosts h = {0};
+    int code;
+    if (!o->hostfile && (code = check_no_hostfile(o)))
+        return code;
     if (!o->hostfile)
-        return check_no_hostfile(o);
-    int code = read_hosts(o, &h);
+        return o->hosts.include || o->hosts.exclude ? count_devices(o) : 0;
+    code = read_hosts(o, &h);
     int n = zt_hosts_n_ranks(&h);
     for (int i = 0; i < h.n; i++)
         o->nodes.most = ZT_MAX(o->nodes.most, h.v[i].n_devices);

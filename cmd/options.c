@@ -316,6 +316,10 @@ static int take_options(int argc, char **argv, enum cmd_command command, struct 
         const struct row *r = opt == 'h' ? NULL : &rows[opt - FIRST_VAL];
         if (!r || !r->take)
             return tell(r ? r->name[0] : 'h', command);
+        if (r->arg && !*optarg) {
+            cmd_error("--%s: needs a value", r->name);
+            return ZT_EXIT_USAGE;
+        }
         if (!r->take(r, optarg, (char *)o + r->at))
             return ZT_EXIT_USAGE;
     }
@@ -339,6 +343,12 @@ static bool refuse_script(int argc, char **argv)
     return false;
 }
 
+static bool is_recipe_name(const char *value)
+{
+    const char *dot = value ? strrchr(value, '.') : NULL;
+    return dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+}
+
 int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_options *o)
 {
     const size_t n_args = (size_t)argc;
@@ -353,7 +363,12 @@ int cmd_parse(int argc, char **argv, enum cmd_command command, struct cmd_option
     if (argc == optind && (o->largest || command == CMD_DOCTOR))
         return -1;
     if (argc == optind) {
-        cmd_error("which recipe? Give one YAML file");
+        if (is_recipe_name(o->resume))
+            cmd_error("which recipe? --resume has taken \"%s\" for its value: write --resume=auto, "
+                      "never or PATH",
+                      o->resume);
+        else
+            cmd_error("which recipe? Give one YAML file");
         return ZT_EXIT_USAGE;
     }
     if (argc > optind + 1) {

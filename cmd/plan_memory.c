@@ -26,9 +26,11 @@ static int check_largest(const struct cmd_options *o)
 {
     if (o->recipe_path)
         cmd_error("%s: --largest takes no recipe: its models grow by a rule", o->recipe_path);
+    else if (o->fit)
+        cmd_error("--largest and --fit: give one of them; --largest takes --device_memory");
     else if (!o->device_memory)
         cmd_error("--largest: of how much memory? Give --device_memory, such as 80GB");
-    else if (o->fit || o->schedule || o->print_recipe || o->deepspeed_estimate || o->rank)
+    else if (o->schedule || o->print_recipe || o->deepspeed_estimate || o->rank)
         cmd_error("--largest goes with --num_gpus, --device_memory, --host_memory, --device, "
                   "--profile and --json only");
     else

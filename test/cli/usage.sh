@@ -23,6 +23,11 @@ for o in --master_port=29500 "--master_addr host" "-H hostfile" --no_ssh --modul
     # shellcheck disable=SC2086
     try zerotrain $o tiny.yaml
 done
+try zerotrain --include=node-a:0,1 tiny.yaml
+try zerotrain --device=cpu --exclude=localhost@node-b tiny.yaml
+try zerotrain plan --include=node-a:0,1 tiny.yaml
+try zerotrain plan --include=localhost tiny.yaml
+zerotrain plan --include=localhost:0,2,5 tiny.yaml | head -n 1
 try zerotrain --num_gpus=2 train.py --deepspeed --deepspeed_config ds.json --batch-size 8
 try zerotrain --num_gpus 2
 try zerotrain --num_gpus=0 tiny.yaml
@@ -33,6 +38,13 @@ try zerotrain --device=tpu tiny.yaml
 try zerotrain tiny.yaml tiny.yaml
 try zerotrain paln tiny.yaml
 try zerotrain plan
+try zerotrain --log_dir= tiny.yaml
+try zerotrain --resume tiny.yaml
+try zerotrain plan --largest --fit=1GB
+try zerotrain doctor --set train.steps=1
+try zerotrain plan --set optimizer.params.learning_rate=1 tiny.yaml
+try zerotrain plan --set checkpoint.keep=2 --set checkpoint.keep_every=5 tiny.yaml
+try zerotrain plan --set checkpoint.dir=ck --set checkpoint.keep_every=5 tiny.yaml
 try zerotrain plan --log_dir=x tiny.yaml
 try zerotrain plan --rank=x tiny.yaml
 try zerotrain --device=cpu --num_gpus=65 tiny.yaml
