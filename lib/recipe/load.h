@@ -39,9 +39,10 @@ struct zt_node *zt_load_tree(struct zt_load *ld);
 void zt_load_bind(struct zt_load *ld, const struct zt_node *root);
 const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path);
 struct zt_pos zt_load_pos(const struct zt_load *ld, const char *path); /* else the whole recipe */
-const char *zt_load_origin(const struct zt_load *ld, const char *path); /* where its value is from */
-bool zt_load_mentioned(const struct zt_load *ld, const char *path);    /* given, or null */
-bool zt_load_any_bad(const struct zt_load *ld, const char *section);   /* or in it */
+const char *zt_load_origin(const struct zt_load *ld,
+                           const char *path);                        /* where its value is from */
+bool zt_load_mentioned(const struct zt_load *ld, const char *path);  /* given, or null */
+bool zt_load_any_bad(const struct zt_load *ld, const char *section); /* or in it */
 void zt_load_derived(struct zt_load *ld, const char *path); /* the settings now hold its value */
 void zt_load_unsaid(struct zt_load *ld, const char *path);  /* its value means nothing here */
 /* An error when running, a note when planning. */

@@ -377,8 +377,9 @@ TEST(recipe_epochs)
     o.epoch_steps = 5;
     r = load_opts(&o);
     CHECK_LOADED(r);
-    CHECK(has_note(r, "scheduler.params.warmup_steps: 7 is more than the 5 steps of the schedule: it "
-                      "ends in its warm-up"));
+    CHECK(has_note(r,
+                   "scheduler.params.warmup_steps: 7 is more than the 5 steps of the schedule: it "
+                   "ends in its warm-up"));
     zt_recipe_free(r);
     o.text = TINY BATCH "train: {epochs: 2, steps: 9}\n";
     o.epoch_steps = 20;
