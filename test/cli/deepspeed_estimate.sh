@@ -8,7 +8,7 @@ try zerotrain plan --deepspeed_estimate --num_gpus=4 "$REPO/recipes/gpt2-1.5b.ya
 try zerotrain plan --deepspeed_estimate --num_gpus=8 m01.yaml
 # Two hosts: DeepSpeed's num_nodes=2, 8 GPUs each.
 try zerotrain plan --deepspeed_estimate --hostfile="$REPO/hostfiles/two-nodes" --largest_layer=32899072 m01.yaml |
-    grep -E '^([$23]|Model|GB)'
+    grep -E '^(. zerotrain|[23]|Model|GB)'
 tiny
 try zerotrain plan --deepspeed_estimate --largest_layer=5 tiny.yaml
 try zerotrain plan --deepspeed_estimate --json tiny.yaml
