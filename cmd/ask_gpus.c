@@ -143,8 +143,8 @@ int cmd_gpus_ask(const struct cmd_options *o, const struct zt_env *env, int n_as
         rank += o->nodes.v[i].n_workers;
     }
     *out = a.hosts;
-    return run(&a, n, n_asked, env,
-               &(struct zt_launch_opts){.n_nodes = o->nodes.n, .nodes = nodes});
+    struct zt_launch_opts opts = {.n_nodes = o->nodes.n, .nodes = nodes};
+    return run(&a, n, n_asked, env, &opts);
 }
 
 /* What the process said that was to see this GPU alone: it sees that one or none. */
@@ -172,7 +172,8 @@ int cmd_gpus_ask_again(const struct cmd_options *o, const struct zt_env *env,
     struct cmd_host_gpus *h = zt_arena_alloc(arena, 1, sizeof *h);
     for (int i = 0; i < n; i++)
         ids[i] = o->gpus[i].id;
-    int code = run(&a, n, 1, env, &(struct zt_launch_opts){.devices = ids});
+    struct zt_launch_opts opts = {.devices = ids};
+    int code = run(&a, n, 1, env, &opts);
     if (code)
         return code;
     *h = a.hosts[0];

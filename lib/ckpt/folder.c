@@ -404,8 +404,10 @@ void zt_ckpt_retain(const char *dir, struct zt_ckpt_lock *lock, int64_t step, in
     struct zt_err why;
     if (keep == 0)
         return;
-    if (made_up_to(dir, step, &steps, &n, &why))
+    if (made_up_to(dir, step, &steps, &n, &why)) {
         warn(warnings, &why);
+        return;
+    }
     for (int i = 0; i < n - keep; i++)
         if ((keep_every == 0 || steps[i] % keep_every != 0) &&
             (check(lock, &why) || remove_step(dir, steps[i], &why)))

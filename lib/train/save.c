@@ -357,7 +357,7 @@ int zt_run_highest(struct zt_engine *e, int64_t mine, int64_t *highest, struct z
 {
     enum { BITS = 31 }; /* that a vote carries */
     const int32_t upper = (int32_t)(mine >> BITS), lower = (int32_t)(mine & INT32_MAX);
-    struct zt_vote v;
+    struct zt_vote v = {0};
     ZT_ASSERT(mine >= 0 && mine >> 2 * BITS == 0);
     int rc = vote_now(e, (struct zt_vote_request){.save = upper}, &v, err);
     if (rc)
