@@ -112,19 +112,20 @@ static int check_answers(const struct answers *a, int n, const struct zt_launch_
 
 /* A job of n processes, each of which tells of n_asked GPUs that it sees. 0, or an exit code after a message. */
 static int run(struct answers *a, int n, int n_asked, const struct zt_env *env,
-               struct zt_launch_opts *opts)
+               const struct zt_launch_opts *where)
 {
     const char *const program[] = {"/proc/self/exe", "gpus",
                                    zt_arena_printf(a->arena, "%d", n_asked), NULL};
+    struct zt_launch_opts opts = *where;
     struct zt_launch_result result = {0};
     struct zt_err err = {0};
-    opts->n_workers = n;
-    opts->program = program;
-    opts->env = (const char *const *)env->v;
-    opts->n_env = (int)env->n;
-    opts->sink = (struct zt_launch_sink){
+    opts.n_workers = n;
+    opts.program = program;
+    opts.env = (const char *const *)env->v;
+    opts.n_env = (int)env->n;
+    opts.sink = (struct zt_launch_sink){
         .ctx = a, .line = on_line, .report = on_report, .notice = on_notice};
-    if (zt_launch_run(opts, &result, &err) == 0)
+    if (zt_launch_run(&opts, &result, &err) == 0)
         return check_answers(a, n, &result);
     cmd_error("%s", err.msg);
     return zt_exit_code(err.code);
@@ -143,8 +144,8 @@ int cmd_gpus_ask(const struct cmd_options *o, const struct zt_env *env, int n_as
         rank += o->nodes.v[i].n_workers;
     }
     *out = a.hosts;
-    struct zt_launch_opts opts = {.n_nodes = o->nodes.n, .nodes = nodes};
-    return run(&a, n, n_asked, env, &opts);
+    const struct zt_launch_opts where = {.n_nodes = o->nodes.n, .nodes = nodes};
+    return run(&a, n, n_asked, env, &where);
 }
 
 /* What the process said that was to see this GPU alone: it sees that one or none. */
@@ -172,8 +173,8 @@ int cmd_gpus_ask_again(const struct cmd_options *o, const struct zt_env *env,
     struct cmd_host_gpus *h = zt_arena_alloc(arena, 1, sizeof *h);
     for (int i = 0; i < n; i++)
         ids[i] = o->gpus[i].id;
-    struct zt_launch_opts opts = {.devices = ids};
-    int code = run(&a, n, 1, env, &opts);
+    const struct zt_launch_opts where = {.devices = ids};
+    int code = run(&a, n, 1, env, &where);
     if (code)
         return code;
     *h = a.hosts[0];

@@ -402,7 +402,7 @@ void zt_ckpt_retain(const char *dir, struct zt_ckpt_lock *lock, int64_t step, in
     int64_t *steps;
     int n;
     struct zt_err why;
-    if (keep == 0)
+    if (keep <= 0)
         return;
     if (made_up_to(dir, step, &steps, &n, &why)) {
         warn(warnings, &why);
