@@ -408,7 +408,7 @@ void zt_ckpt_retain(const char *dir, struct zt_ckpt_lock *lock, int64_t step, in
         warn(warnings, &why);
         return;
     }
-    for (int i = 0; i < n - keep; i++)
+    for (int i = 0; i + keep < n; i++)
         if ((keep_every == 0 || steps[i] % keep_every != 0) &&
             (check(lock, &why) || remove_step(dir, steps[i], &why)))
             warn(warnings, &why);
