@@ -53,8 +53,7 @@ const char *zt_code_name(int code)
     static const char *const names[] = {
         "ok",           "input error",    "out of memory", "input/output error",
         "system error", "peer lost",      "not supported", "protocol error",
-        "not a number", "plan not valid", "device failed",
-        "usage error",
+        "not a number", "plan not valid", "device failed", "usage error",
     };
     int i = -code;
     if (i < 0 || i >= (int)ZT_ARRAY_LEN(names))
