@@ -45,7 +45,8 @@ static int watch_host(const struct ssh2_host *h, struct pollfd q[FDS_OF_HOST])
         return -1;
     if (h->sock < 0 || h->state == SSH2_LOCKED)
         return START_POLL_MS;
-    if (h->session && libssh2_session_block_directions(h->session) & LIBSSH2_SESSION_BLOCK_OUTBOUND)
+    if (h->no_room || (h->session && libssh2_session_block_directions(h->session) &
+                                         LIBSSH2_SESSION_BLOCK_OUTBOUND))
         events |= POLLOUT;
     if (h->state == SSH2_RUNNING)
         watch_running(h, events, q);

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -57,13 +58,30 @@ static bool read_down(struct ssh2_host *h)
     return true;
 }
 
+/*
+ * A packet that the socket took a part of must go out whole before another begins. When the other side asks for new
+ * keys meanwhile, libssh2 (1.10 and 1.11) answers that first, which waits for the packet, and the packet for the keys:
+ * for ever. So packets are small, and sent when a third of the socket's buffer is free, which is more than they are.
+ */
+enum { DOWN_BYTES = 4096 };
+
+static bool has_room(int sock)
+{
+    struct pollfd p = {.fd = sock, .events = POLLOUT};
+    return poll(&p, 1, 0) == 1;
+}
+
 static bool carry_down(struct ssh2_host *h)
 {
     struct ssh2_buf *b = &h->down;
     bool moved = read_down(h);
+    h->no_room = b->len && !has_room(h->sock);
+    if (h->no_room)
+        return moved;
     if (b->len) {
         /* After EAGAIN libssh2 wants the same bytes again: they stay where they are. */
-        ssize_t n = libssh2_channel_write(h->channel, b->b + b->at, b->len);
+        const size_t most = ZT_MIN(b->len, (size_t)DOWN_BYTES);
+        ssize_t n = libssh2_channel_write(h->channel, b->b + b->at, most);
         if (n == LIBSSH2_ERROR_EAGAIN || n == 0)
             return moved;
         if (n == LIBSSH2_ERROR_CHANNEL_CLOSED || n == LIBSSH2_ERROR_CHANNEL_EOF_SENT)
