@@ -16,7 +16,7 @@ enum {
     START_POLL_MS = 50, /* while hosts wait for a place, a time or an answer */
     /*
      * While bytes wait to go to a host. What they wait for, room in its window or the end of an exchange of keys, may
-     * come while libssh2 reads for something else, and then nothing tells of it.
+     * come while libssh2 reads for something else, and then nothing tells of it; nor of half a socket's buffer.
      */
     BLOCKED_POLL_MS = 10,
 };
@@ -45,8 +45,7 @@ static int watch_host(const struct ssh2_host *h, struct pollfd q[FDS_OF_HOST])
         return -1;
     if (h->sock < 0 || h->state == SSH2_LOCKED)
         return START_POLL_MS;
-    if (h->no_room || (h->session && libssh2_session_block_directions(h->session) &
-                                         LIBSSH2_SESSION_BLOCK_OUTBOUND))
+    if (h->session && libssh2_session_block_directions(h->session) & LIBSSH2_SESSION_BLOCK_OUTBOUND)
         events |= POLLOUT;
     if (h->state == SSH2_RUNNING)
         watch_running(h, events, q);

@@ -70,7 +70,6 @@ struct ssh2_host {
     void *self;      /* what libssh2 gives to the function that signs */
     struct ssh2_buf up, err, down;
     bool down_ended, eof_sent, up_ended, err_ended;
-    bool no_room;         /* for `down`, in the socket */
     bool more;            /* it was interrupted, for the others */
     const char *why_kept; /* a key that was wanted, and why it was not used */
     atomic_bool dropped, done;

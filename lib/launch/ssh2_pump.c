@@ -1,5 +1,6 @@
 #include <errno.h>
-#include <poll.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -61,22 +62,24 @@ static bool read_down(struct ssh2_host *h)
 /*
  * A packet that the socket took a part of must go out whole before another begins. When the other side asks for new
  * keys meanwhile, libssh2 (1.10 and 1.11) answers that first, which waits for the packet, and the packet for the keys:
- * for ever. So packets are small, and sent when a third of the socket's buffer is free, which is more than they are.
+ * for ever. So packets are small, and half of the socket's buffer stays free for libssh2's own.
  */
 enum { DOWN_BYTES = 4096 };
 
 static bool has_room(int sock)
 {
-    struct pollfd p = {.fd = sock, .events = POLLOUT};
-    return poll(&p, 1, 0) == 1;
+    int size = 0, queued = 0;
+    socklen_t len = sizeof size;
+    if (getsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, &len) || ioctl(sock, SIOCOUTQ, &queued))
+        return true;
+    return queued == 0 || queued + DOWN_BYTES <= size / 2;
 }
 
 static bool carry_down(struct ssh2_host *h)
 {
     struct ssh2_buf *b = &h->down;
     bool moved = read_down(h);
-    h->no_room = b->len && !has_room(h->sock);
-    if (h->no_room)
+    if (b->len && !has_room(h->sock)) /* it is looked at again soon: BLOCKED_POLL_MS */
         return moved;
     if (b->len) {
         /* After EAGAIN libssh2 wants the same bytes again: they stay where they are. */
