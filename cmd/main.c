@@ -44,28 +44,32 @@ static void print_help(FILE *f)
         f);
 }
 
-void cmd_error(const char *fmt, ...)
+static void say(bool is_note, const char *fmt, va_list ap)
 {
     struct rank_out out = {.fd = STDERR_FILENO};
     char msg[ZT_ERR_MSG_BYTES];
+    vsnprintf(msg, sizeof msg, fmt, ap);
+    if (is_note)
+        zt_str_printf(&out.buf, "note: %s\n", msg);
+    else
+        rank_out_say(&out, msg);
+    (void)rank_out_finish(&out, false);
+}
+
+void cmd_error(const char *fmt, ...)
+{
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(msg, sizeof msg, fmt, ap);
+    say(false, fmt, ap);
     va_end(ap);
-    rank_out_say(&out, msg);
-    (void)rank_out_finish(&out, false);
 }
 
 void cmd_note(const char *fmt, ...)
 {
-    struct rank_out out = {.fd = STDERR_FILENO};
-    char msg[ZT_ERR_MSG_BYTES];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(msg, sizeof msg, fmt, ap);
+    say(true, fmt, ap);
     va_end(ap);
-    zt_str_printf(&out.buf, "note: %s\n", msg);
-    (void)rank_out_finish(&out, false);
 }
 
 int zt_exit_code(int zt_code)
