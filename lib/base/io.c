@@ -173,16 +173,24 @@ int zt_write_file_check(const char *path, struct zt_err *err)
     return rc;
 }
 
+int zt_fsync_dir(const char *path, struct zt_err *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+    if (fd < 0)
+        return zt_err_errno(err, ZT_EIO, "%s", path);
+    if (fsync(fd))
+        rc = zt_err_errno(err, ZT_EIO, "%s: fsync", path);
+    close(fd);
+    return rc;
+}
+
 /* The name of a new folder. Not all file systems can be asked, and it is there meanwhile. */
 static void sync_name(const char *dir)
 {
     struct zt_str parent = {0};
+    struct zt_err ignored;
     zt_str_printf(&parent, "%s/..", dir);
-    const int fd = open(parent.buf, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)!fsync(fd);
-        close(fd);
-    }
+    (void)!zt_fsync_dir(parent.buf, &ignored);
     zt_str_release(&parent);
 }
 

@@ -53,6 +53,9 @@ int zt_write_file_check(const char *path, struct zt_err *err) ZT_MUST_CHECK;
 int zt_replace_file(const char *path, const void *bytes, size_t n,
                     struct zt_err *err) ZT_MUST_CHECK;
 
+/* The names in a folder are on the disk. */
+int zt_fsync_dir(const char *path, struct zt_err *err) ZT_MUST_CHECK;
+
 /* mkdir -p. An existing directory is fine. The names of new ones are on the disk, where that can be asked for. */
 int zt_make_dirs(const char *path, struct zt_err *err) ZT_MUST_CHECK;
 

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,17 +19,6 @@ void zt_ckpt_step_path(const char *dir, int64_t step, struct zt_str *out)
 void zt_ckpt_temp_path(const char *dir, int64_t step, struct zt_str *out)
 {
     zt_str_printf(out, "%s/" TEMP STEP "%06lld", dir, (long long)step);
-}
-
-int zt_fsync_dir(const char *path, struct zt_err *err)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
-    if (fd < 0)
-        return zt_err_errno(err, ZT_EIO, "%s", path);
-    if (fsync(fd))
-        rc = zt_err_errno(err, ZT_EIO, "%s: fsync", path);
-    close(fd);
-    return rc;
 }
 
 /* Exactly as zt_ckpt_step_path() writes it: another spelling would be another folder's number. */

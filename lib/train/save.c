@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/thread.h"
 #include "base/version.h"
 #include "ckpt/folder.h"
