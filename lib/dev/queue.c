@@ -10,7 +10,11 @@
 #include "base/thread.h"
 #include "dev/sanitize.h"
 
-enum { CACHE_LINE = 64, SPINS = 500, FAILURE_NONE = 0 };
+enum {
+    CACHE_LINE = 64,
+    SPINS = 50, /* 1 to 3 us: who spins longer keeps the core from the thread it waits for */
+    FAILURE_NONE = 0,
+};
 
 /*
  * A position that only grows, with threads that wait for it to reach theirs. `wake_at` is the

@@ -5,8 +5,9 @@
  *
  * One rank on each node: in the network namespaces named, in turn, or all on the loopback interface.
  * Prints one line for each size: what, bytes of the whole buffer, best, median and mean microseconds of rank 0, each
- * call begun together, and the microseconds of processor time that a call cost its process. test/bench/bench_net.sh
- * runs it beside others.
+ * call begun together, and the microseconds of processor time that a call cost its process. Small calls are also
+ * made in rows, as a training makes them: begun together and waited for as a row; what is named like the call with
+ * _row is a row's time by its calls. test/bench/bench_net.sh runs it beside others.
  */
 #include "coll/tcp.h"
 
@@ -23,9 +24,12 @@
 #include "base/io.h"
 #include "base/str.h"
 
-enum { MAX_NODES = 16, LARGE_ROUNDS = 6, SMALL_ROUNDS = 100 };
+enum { MAX_NODES = 16, MAX_ROUNDS = 100, ROW = 100 };
 
-static const size_t sizes[] = {100 * 1000 * 1000, 4096};
+static const struct {
+    size_t bytes;
+    int rounds, calls; /* that a round makes before it waits */
+} sizes[] = {{100 * 1000 * 1000, 6, 1}, {4096, MAX_ROUNDS, 1}, {4096, 10, ROW}};
 
 struct node {
     int rank, n;
@@ -95,34 +99,36 @@ static void measure(const struct node *node, struct zt_dev *dev, struct zt_coll 
 {
     struct zt_stream *s;
     struct zt_err err;
-    static double us[SMALL_ROUNDS];
+    static double us[MAX_ROUNDS];
     if (dev->ops->stream_create(dev, "comm", 1, &s, &err))
         die("stream", &err);
     for (int k = 0; k < 2 * (int)ZT_ARRAY_LEN(sizes); k++) {
-        size_t bytes = sizes[k / 2];
-        int64_t count = (int64_t)(bytes / sizeof *buf), part = count / node->n;
-        int rounds = bytes > 1 << 20 ? LARGE_ROUNDS : SMALL_ROUNDS;
+        const int rounds = sizes[k / 2].rounds, calls = sizes[k / 2].calls;
+        const bool gathers = k % 2;
+        int64_t count = (int64_t)(sizes[k / 2].bytes / sizeof *buf), part = count / node->n;
         const double cpu_begun_s = cpu_s();
         double sum_us = 0;
         for (int i = 0; i < rounds; i++) {
             if (c->ops->barrier(c, &err))
                 die("barrier", &err);
             int64_t begun_ns = zt_now_ns();
-            if (k % 2)
-                c->ops->all_gather(c, s, ZT_GROUP_SHARD, buf + node->rank * part, buf, part,
-                                   ZT_F32);
-            else
-                c->ops->all_reduce(c, s, ZT_GROUP_SHARD, buf, buf, count, ZT_F32, ZT_SUM);
+            for (int j = 0; j < calls; j++)
+                if (gathers)
+                    c->ops->all_gather(c, s, ZT_GROUP_SHARD, buf + node->rank * part, buf, part,
+                                       ZT_F32);
+                else
+                    c->ops->all_reduce(c, s, ZT_GROUP_SHARD, buf, buf, count, ZT_F32, ZT_SUM);
             if (dev->ops->sync(dev->ops->record(s), &err))
                 die("call", &err);
-            us[i] = (double)(zt_now_ns() - begun_ns) * 1e-3;
+            us[i] = (double)(zt_now_ns() - begun_ns) * 1e-3 / calls;
             sum_us += us[i];
         }
-        const double cpu_us = (cpu_s() - cpu_begun_s) * 1e6 / rounds;
+        const double cpu_us = (cpu_s() - cpu_begun_s) * 1e6 / (rounds * calls);
         qsort(us, (size_t)rounds, sizeof *us, by_value);
         if (node->rank == 0)
-            printf("%s %zu %.1f %.1f %.1f %.1f\n", k % 2 ? "all_gather" : "all_reduce", bytes,
-                   us[0], us[rounds / 2], sum_us / rounds, cpu_us);
+            printf("%s%s %zu %.1f %.1f %.1f %.1f\n", gathers ? "all_gather" : "all_reduce",
+                   calls > 1 ? "_row" : "", sizes[k / 2].bytes, us[0], us[rounds / 2],
+                   sum_us / rounds, cpu_us);
     }
     dev->ops->stream_free(s);
 }
@@ -137,7 +143,7 @@ static void run(const struct node *node)
     if (zt_cpu_dev_create(&dev, NULL, 0, &err))
         die("device", &err);
     struct zt_coll *c = join(node, dev);
-    if (c->ops->alloc_shared(c, sizes[0], &buf, &err))
+    if (c->ops->alloc_shared(c, sizes[0].bytes, &buf, &err))
         die("memory", &err);
     measure(node, dev, c, buf);
     c->ops->free(c);
