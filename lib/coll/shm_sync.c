@@ -6,17 +6,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cpu.h"
+
 /* A wake-up lost in zt_shm_abort() costs this much; peers wake a waiter themselves. */
 enum { SLEEP_NS = 100 * 1000 * 1000 };
-
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 /* Epochs wrap around; two that are compared are never 2^31 apart. */
 static inline bool reached(uint32_t epoch, uint32_t target)
@@ -37,7 +30,7 @@ bool zt_shm_gate_wait(struct shm_coll *c, struct shm_gate *g, uint32_t epoch)
     for (int i = 0; i < c->n_spins; i++) {
         if (reached(atomic_load_explicit(&g->epoch, memory_order_acquire), epoch))
             return true;
-        cpu_relax();
+        zt_cpu_relax();
     }
     const struct timespec limit = {.tv_nsec = SLEEP_NS};
     atomic_fetch_add(&g->sleepers, 1);

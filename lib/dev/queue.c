@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/cpu.h"
 #include "base/thread.h"
 #include "dev/sanitize.h"
 
@@ -47,15 +48,6 @@ static struct slot *slot_of(struct zt_queue *q, uint64_t pos)
     return &q->ring[(pos - 1) % ZT_QUEUE_TASKS];
 }
 
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* ---- gates: sequentially consistent throughout, and invisible to ThreadSanitizer ---- */
 
 ZT_NO_TSAN static void gate_init(struct gate *g)
@@ -89,7 +81,7 @@ ZT_NO_TSAN static void gate_wait(struct gate *g, uint64_t pos)
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load(&g->pos) >= pos)
             return;
-        cpu_relax();
+        zt_cpu_relax();
     }
     for (;;) {
         uint32_t epoch = atomic_load(&g->epoch);
