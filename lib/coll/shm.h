@@ -218,14 +218,6 @@ int zt_shm_node_create(const struct zt_shm_job *job, struct zt_dev *dev, const s
                        int rank, int first, const struct zt_shm_vm *vm, struct shm_coll **out,
                        struct zt_err *err) ZT_MUST_CHECK;
 
-/*
- * A blocking call of all ranks: everybody learns whether anybody met an error in `status`. seq from
- * zt_shm_next_seq().
- */
-int zt_shm_agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int status,
-                 struct zt_err *err) ZT_MUST_CHECK;
-uint32_t zt_shm_next_seq(struct shm_coll *c);
-
 /* An arena for all ranks of this node and their peers here, beyond what alloc_shared() may have. */
 int zt_shm_alloc_node(struct shm_coll *c, size_t bytes, void **out,
                       struct zt_err *err) ZT_MUST_CHECK;

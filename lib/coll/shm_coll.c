@@ -120,7 +120,16 @@ static int first_failed_anywhere(struct shm_op *op, int *status, int *rank)
     return ZT_OK;
 }
 
-int zt_shm_agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int status,
+static uint32_t next_seq(struct shm_coll *c)
+{
+    return atomic_fetch_add(&c->host.enqueued, 1) + 1;
+}
+
+/*
+ * A blocking call of all ranks: everybody learns whether anybody met an error in `status`. seq from
+ * next_seq().
+ */
+static int agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int status,
                  struct zt_err *err)
 {
     struct shm_task task = {
@@ -151,11 +160,6 @@ int zt_shm_agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int statu
     return status;
 }
 
-uint32_t zt_shm_next_seq(struct shm_coll *c)
-{
-    return atomic_fetch_add(&c->host.enqueued, 1) + 1;
-}
-
 static int join(struct shm_coll *c, struct zt_err *err)
 {
     struct shm_member *me = &c->ctl->members[c->base.rank - c->first];
@@ -164,7 +168,7 @@ static int join(struct shm_coll *c, struct zt_err *err)
                           c->base.rank);
     for (int a = 0; a < ZT_N_AXES; a++)
         me->mesh[a] = c->base.mesh.size[a];
-    int rc = zt_shm_agree(c, SHM_JOIN, zt_shm_next_seq(c), ZT_OK, err);
+    int rc = agree(c, SHM_JOIN, next_seq(c), ZT_OK, err);
     for (int r = 0; r < c->n_ranks && !rc; r++)
         if (memcmp(c->ctl->members[r].mesh, c->ctl->members[0].mesh, sizeof me->mesh) != 0)
             rc = zt_err_set(err, ZT_EPROTO, "shared memory: rank %d has another mesh than rank 0",
@@ -258,7 +262,7 @@ void zt_shm_coll_abort(struct zt_coll *base)
 int zt_shm_barrier(struct zt_coll *base, struct zt_err *err)
 {
     struct shm_coll *c = (struct shm_coll *)base;
-    return zt_shm_agree(c, SHM_BARRIER, zt_shm_next_seq(c), ZT_OK, err);
+    return agree(c, SHM_BARRIER, next_seq(c), ZT_OK, err);
 }
 
 struct shm_range zt_shm_locate(const struct shm_coll *c, const void *p, size_t bytes)
@@ -374,22 +378,22 @@ static int open_segment(struct shm_coll *c, uint32_t k, struct zt_err *err)
 static int alloc_steps(struct shm_coll *c, uint32_t k, uint32_t seq, int status, struct zt_err *err)
 {
     struct shm_segment *s = &c->segments[k];
-    int rc = zt_shm_agree(c, SHM_ALLOC, seq, status, err);
+    int rc = agree(c, SHM_ALLOC, seq, status, err);
     if (rc)
         return rc;
     for (int r = 0; r < c->n_ranks; r++)
         s->bytes[r] = c->ctl->members[r].alloc_bytes;
-    rc = zt_shm_agree(c, SHM_ALLOC, seq, check_free(c, s, err), err);
+    rc = agree(c, SHM_ALLOC, seq, check_free(c, s, err), err);
     if (!rc)
-        rc = zt_shm_agree(c, SHM_ALLOC, seq, make_own(c, s, err), err);
+        rc = agree(c, SHM_ALLOC, seq, make_own(c, s, err), err);
     if (!rc)
-        rc = zt_shm_agree(c, SHM_ALLOC, seq, open_segment(c, k, err), err);
+        rc = agree(c, SHM_ALLOC, seq, open_segment(c, k, err), err);
     return rc;
 }
 
 static int alloc(struct shm_coll *c, size_t bytes, int status, void **out, struct zt_err *err)
 {
-    uint32_t k = atomic_load(&c->n_segments), seq = zt_shm_next_seq(c);
+    uint32_t k = atomic_load(&c->n_segments), seq = next_seq(c);
     int me = c->base.rank - c->first;
     c->ctl->members[me].alloc_bytes = status ? 0 : zt_align_size(bytes, PAGE_BYTES);
     int rc = alloc_steps(c, k, seq, status, err);
