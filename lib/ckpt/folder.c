@@ -21,12 +21,13 @@ void zt_ckpt_temp_path(const char *dir, int64_t step, struct zt_str *out)
     zt_str_printf(out, "%s/" TEMP STEP "%06lld", dir, (long long)step);
 }
 
-/* Exactly as zt_ckpt_step_path() writes it: another spelling would be another folder's number. */
+/* Exactly as zt_ckpt_step_path() writes it: another spelling would be another folder's number. Below ZT_CKPT_STEPS. */
 static bool parse_step(const char *name, int64_t *step)
 {
     char ours[32];
     const size_t n = sizeof STEP - 1;
-    if (strncmp(name, STEP, n) != 0 || !zt_parse_i64(name + n, step) || *step < 0)
+    if (strncmp(name, STEP, n) != 0 || !zt_parse_i64(name + n, step) || *step < 0 ||
+        *step >= ZT_CKPT_STEPS)
         return false;
     snprintf(ours, sizeof ours, STEP "%06lld", (long long)*step);
     return strcmp(name, ours) == 0;

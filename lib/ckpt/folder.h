@@ -18,6 +18,9 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/lock.h"
 
+/* What has a larger number is no checkpoint's folder: ranks tell each other steps in 62 bits. */
+#define ZT_CKPT_STEPS 1000000000000000000LL
+
 /* DIR/step-000200, and DIR/tmp-step-000200. */
 void zt_ckpt_step_path(const char *dir, int64_t step, struct zt_str *out);
 void zt_ckpt_temp_path(const char *dir, int64_t step, struct zt_str *out);

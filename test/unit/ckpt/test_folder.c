@@ -73,6 +73,7 @@ TEST(folder_steps_are_ordered_by_number)
     make_step("step-x");
     make_step("step-5"); /* not as we write it: step-000005 is another name */
     make_step("step-00000000000000000000007");
+    make_step("step-1000000000000000000");
     make_step("before-1");
     CHECK_OK(zt_ckpt_steps(dir, &steps, &n, &err), err);
     CHECK_INT(n, 4);
