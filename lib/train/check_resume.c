@@ -60,10 +60,7 @@ static int check_candidates(const struct zt_recipe *r, const struct zt_model *m,
                             struct zt_str *from, struct zt_str *notes, struct zt_err *err)
 {
     int64_t *steps;
-    int n;
-    if (zt_load_is_named(r))
-        return can_open(r, m, 0, from, notes, err) ? 0 : err->code;
-    int rc = zt_load_candidates(r, &steps, &n, err);
+    int n, rc = zt_load_candidates(r, &steps, &n, err);
     if (rc)
         return rc;
     if (n == 0)

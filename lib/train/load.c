@@ -149,14 +149,13 @@ void zt_load_fill(struct zt_load *l, const struct zt_plan *p, int unit, enum zt_
     memset(out + done, 0, (size_t)(n - done) * sizeof *out);
 }
 
-bool zt_load_is_named(const struct zt_recipe *r)
+static bool is_checkpoint(const char *path)
 {
     struct zt_str manifest = {0};
-    zt_str_printf(&manifest, "%s/" ZT_CKPT_MANIFEST, r->checkpoint.resume);
-    const bool named =
-        strcmp(r->checkpoint.resume, "newest") != 0 && access(manifest.buf, F_OK) == 0;
+    zt_str_printf(&manifest, "%s/" ZT_CKPT_MANIFEST, path);
+    const bool is = access(manifest.buf, F_OK) == 0;
     zt_str_release(&manifest);
-    return named;
+    return is;
 }
 
 /* Of several checkpoints, one is taken. */
@@ -169,7 +168,7 @@ static const char *folder(const struct zt_recipe *r)
 void zt_load_path(const struct zt_recipe *r, int64_t step, struct zt_str *out)
 {
     zt_str_reset(out);
-    if (zt_load_is_named(r))
+    if (step == ZT_LOAD_NAMED)
         zt_str_puts(out, r->checkpoint.resume);
     else
         zt_ckpt_step_path(folder(r), step, out);
@@ -200,8 +199,15 @@ bool zt_load_is_here(const struct zt_recipe *r)
 
 int zt_load_candidates(const struct zt_recipe *r, int64_t **steps, int *n, struct zt_err *err)
 {
+    const bool newest = strcmp(r->checkpoint.resume, "newest") == 0;
+    if (!newest && is_checkpoint(r->checkpoint.resume)) {
+        *steps = zt_xcalloc(1, sizeof **steps);
+        **steps = ZT_LOAD_NAMED;
+        *n = 1;
+        return 0;
+    }
     int rc = zt_ckpt_steps(folder(r), steps, n, err);
-    if (rc || *n > 0 || strcmp(r->checkpoint.resume, "newest") == 0)
+    if (rc || *n > 0 || newest)
         return rc;
     free(*steps);
     *steps = NULL;

@@ -1,6 +1,7 @@
 #include "train/run_state.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/size.h"
@@ -131,7 +132,7 @@ static int give_values(struct zt_run *run, enum zt_program_kind program, struct 
 }
 
 /* One rank says what is wrong with a checkpoint; a rank that saw nothing says whose word counts. */
-static int refuse(struct zt_run *run, const char *path, const struct zt_err *why,
+static int refuse(struct zt_run *run, const char *path, bool named, const struct zt_err *why,
                   const struct zt_vote *vote, struct zt_err *err)
 {
     struct zt_str text = {0};
@@ -140,11 +141,11 @@ static int refuse(struct zt_run *run, const char *path, const struct zt_err *why
         *err = *why;
         return zt_err_wrap(err, "%s cannot be read now", path);
     }
-    if (zt_load_is_named(run->r) && why->code) {
+    if (named && why->code) {
         *err = *why;
         return err->code;
     }
-    if (zt_load_is_named(run->r))
+    if (named)
         return zt_err_set(err, ZT_EPEER, "%s: rank %d cannot read it", path,
                           run->env->world - vote->save);
     zt_str_printf(&text, "WARNING: %s is passed over: %s", path, why->msg);
@@ -154,18 +155,25 @@ static int refuse(struct zt_run *run, const char *path, const struct zt_err *why
     return rc;
 }
 
-/* All ranks read of one checkpoint, not of two with the same name. */
-static int check_same(struct zt_run *run, const char *path, struct zt_err *why, struct zt_err *err)
+/*
+ * All ranks read the checkpoint that rank 0 has opened. Who sees another one there, or none, has found no damage: to
+ * pass it over would be to go on from an older one than there is.
+ */
+static int check_same(struct zt_run *run, struct zt_err *why, struct zt_err *err)
 {
-    const int64_t mine = why->code ? 0 : run->load.ckpt.id;
-    int64_t highest;
-    int rc = zt_run_highest(&run->engine, mine, &highest, err);
-    if (!rc && !why->code && mine != highest)
-        (void)!zt_err_set(why, ZT_EINPUT,
-                          "%s: its manifest is not the same for all ranks: does another run write "
-                          "there, or does a host see the folder as it was before?",
-                          path);
-    return rc;
+    const int64_t mine = run->load.open ? run->load.ckpt.id : 0;
+    int64_t first;
+    int rc = zt_run_highest(&run->engine, run->env->rank == 0 ? mine : 0, &first, err);
+    if (rc || first == 0 || first == mine)
+        return rc;
+    char host[256] = {0};
+    gethostname(host, sizeof host - 1);
+    if (mine)
+        (void)!zt_err_set(why, ZT_EIO, "it has another manifest");
+    why->code = ZT_EIO;
+    (void)!zt_err_wrap(why, "rank %d on %s does not see what rank 0 sees there", run->env->rank,
+                       host);
+    return 0;
 }
 
 /* The order of the data is a permutation of all samples. */
@@ -186,7 +194,8 @@ static int note_other_data(struct zt_run *run, struct zt_err *err)
 }
 
 /* Every rank reads its part; *good when all could. */
-static int load_from(struct zt_run *run, const char *path, bool *good, struct zt_err *err)
+static int load_from(struct zt_run *run, const char *path, bool named, bool *good,
+                     struct zt_err *err)
 {
     struct zt_load *l = &run->load;
     struct zt_err why = {0};
@@ -201,12 +210,12 @@ static int load_from(struct zt_run *run, const char *path, bool *good, struct zt
     if (!why.code)
         why = l->err;
     if (!rc)
-        rc = check_same(run, path, &why, err);
+        rc = check_same(run, &why, err);
     if (!rc)
         rc = zt_run_agree(&run->engine, why.code ? ZT_SAVING_FAILED : ZT_SAVING_DONE, &vote, err);
     *good = !rc && vote.saving == ZT_SAVING_DONE;
     if (!rc && !*good)
-        rc = refuse(run, path, &why, &vote, err);
+        rc = refuse(run, path, named, &why, &vote, err);
     if (*good)
         rc = note_other_data(run, err);
     zt_load_close(l);
@@ -234,15 +243,18 @@ static int set_aside_later(struct zt_run *run, struct zt_err *err)
     return rc;
 }
 
+enum { NO_CANDIDATE = ZT_LOAD_NAMED - 1 };
+
 /*
- * The step of the checkpoint to try next; -1: there is none. Rank 0 says so: others may see the folder as it was a
- * moment ago, or will be.
+ * The checkpoint to try next: its step, ZT_LOAD_NAMED or NO_CANDIDATE. Rank 0 says so: others may see the folder as it
+ * was a moment ago, or will be.
  */
 static int next_candidate(struct zt_run *run, const int64_t *steps, int n_left, int64_t *step,
                           struct zt_err *err)
 {
-    int rc = zt_run_highest(&run->engine, n_left > 0 ? steps[n_left - 1] + 1 : 0, step, err);
-    --*step;
+    const int64_t mine = n_left > 0 ? steps[n_left - 1] : NO_CANDIDATE;
+    int rc = zt_run_highest(&run->engine, mine - NO_CANDIDATE, step, err);
+    *step += NO_CANDIDATE;
     return rc;
 }
 
@@ -251,7 +263,7 @@ static int try_candidate(struct zt_run *run, int64_t step, bool *good, struct zt
     struct zt_str path = {0};
     const int64_t begun_ns = zt_now_ns();
     zt_load_path(run->r, step, &path);
-    int rc = load_from(run, path.buf, good, err);
+    int rc = load_from(run, path.buf, step == ZT_LOAD_NAMED, good, err);
     run->load_ns = zt_now_ns() - begun_ns;
     if (*good)
         run->resumed = zt_arena_strdup(&run->arena, path.buf);
@@ -259,7 +271,7 @@ static int try_candidate(struct zt_run *run, int64_t step, bool *good, struct zt
     return rc;
 }
 
-/* The newest checkpoint that every rank can read; none where `newest` finds no folder of one. */
+/* From the newest checkpoint that every rank can read, or from the one named; from none where `newest` finds none. */
 static int resume(struct zt_run *run, struct zt_err *err)
 {
     const struct zt_recipe_checkpoint *c = &run->r->checkpoint;
@@ -270,7 +282,7 @@ static int resume(struct zt_run *run, struct zt_err *err)
         rc = zt_load_candidates(run->r, &steps, &n, err);
     while (!rc && !good) {
         rc = next_candidate(run, steps, n - n_tried, &step, err);
-        if (rc || step < 0)
+        if (rc || step == NO_CANDIDATE)
             break;
         n_tried++;
         rc = try_candidate(run, step, &good, err);
@@ -299,12 +311,9 @@ static int begin(struct zt_run *run, struct zt_err *err)
 
 static int first_values(struct zt_run *run, struct zt_err *err)
 {
-    bool good;
     int rc = 0;
     run->source = (struct zt_source){.model = run->model, .seed = run->r->train.seed};
-    if (zt_load_is_named(run->r))
-        rc = try_candidate(run, 0, &good, err);
-    else if (strcmp(run->r->checkpoint.resume, "never") != 0)
+    if (strcmp(run->r->checkpoint.resume, "never") != 0)
         rc = resume(run, err);
     if (!rc)
         rc = run->resumed ? set_aside_later(run, err) : begin(run, err);

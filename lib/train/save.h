@@ -113,20 +113,21 @@ void zt_load_expect(struct zt_load *l, const struct zt_plan *p, int unit,
 void zt_load_fill(struct zt_load *l, const struct zt_plan *p, int unit, enum zt_ckpt_part_kind part,
                   int64_t begin, int64_t n, float *out);
 
-/* The checkpoint is what the run asked for by name: another will not do. */
-bool zt_load_is_named(const struct zt_recipe *r);
-
 /* It goes on with what is in its own checkpoint.dir, where nothing else may be. */
 bool zt_load_is_here(const struct zt_recipe *r);
 
+/* In a step's place: the path that was given, which is a checkpoint itself. Another will not do. */
+enum { ZT_LOAD_NAMED = -1 };
+
 /*
- * The steps of the checkpoints that checkpoint.resume allows, ascending; free *steps. Not of one that is named. n is 0
- * where `newest` finds none, and training begins afresh; where a path was given that has none, ZT_EINPUT.
+ * The steps of the checkpoints that checkpoint.resume allows, ascending, or ZT_LOAD_NAMED alone; free *steps. n is 0
+ * where `newest` finds none, and training begins afresh; where a path was given that has none, ZT_EINPUT. As this
+ * host sees the folder: of several, one must decide for all.
  */
 int zt_load_candidates(const struct zt_recipe *r, int64_t **steps, int *n,
                        struct zt_err *err) ZT_MUST_CHECK;
 
-/* Where the one of that step is; of one that is named the step does not matter. */
+/* Where that one is. */
 void zt_load_path(const struct zt_recipe *r, int64_t step, struct zt_str *out);
 
 #endif

@@ -417,10 +417,22 @@ def what_others_left():
         assert (ck / made / "manifest.json").exists(), f"what was saved is gone: {list(ck.iterdir())}"
         assert (ck / "latest").read_text() == made + "\n"
 
+    def far_step():
+        """Its number is more than ranks can tell each other, so it is no checkpoint's."""
+        ck = top / "far"
+        r = recipe(ck, every_steps=3)
+        assert (job := Job(r)).wait() == 0, job.text
+        (ck / "step-5000000000000000000").mkdir()
+        r["train"]["steps"] = STEPS + 1
+        job = Job(r, "--resume=auto")
+        assert job.wait() == 0 and f"after step {STEPS}" in job.text, last(job.text)
+        assert (ck / "step-5000000000000000000").exists(), "it was moved"
+
     test("a model was exported into a checkpoint", exported_into)
     test("latest is a link to a folder", lambda: latest("link", lambda p: p.symlink_to("step-000002"), False))
     test("latest is a folder", lambda: latest("folder", lambda p: p.mkdir(), True))
     test("a folder is called step-900000", foreign_step)
+    test("a folder has a number of 19 digits", far_step)
 
 
 def two_runs():
@@ -464,17 +476,30 @@ def put_meanwhile(lib, base):
     assert [p.name for p in ck.glob("step-*")] == ["step-000003"], "it was written to"
 
 
-def other_by_that_name(lib, base):
-    """A rank that sees another checkpoint by the same name does not take it."""
-    ck, other = base.copy("sees"), top / "other"
-    r = recipe(other, every_steps=0)
-    r["train"] = {"steps": 3, "seed": 2}
-    assert Job(r).wait() == 0
-    sees = f"{ck}/step-000003={other}/step-000003"
-    job = Job(recipe(ck), "--resume=auto", env={**fault_env(lib, ck, 1, 0), "ZT_FAULT_SEES": sees})
-    status = job.wait()
-    assert status == 3, f"exit status {status}: {last(job.text)}"
-    assert "step-000003 is passed over" in job.text, last(job.text)
+def another_view(lib):
+    """Rank 1 sees a folder as another one, or as none: rank 0's word counts, and no older checkpoint is taken."""
+    ck, other, none, step = top / "view", top / "other", top / "none", "step-000003"
+    for folder, seed in ((ck, 1), (other, 2)):
+        r = recipe(folder)
+        r["train"] = {"steps": 3, "seed": seed}
+        assert (job := Job(r)).wait() == 0, last(job.text)
+
+    def check(what, path, a, b, why):
+        job = Job(recipe(top / "view-saves"), f"--resume={path}",
+                  env={**fault_env(lib, ck, 1, 0), "ZT_FAULT_SEES": f"{a}={b}"})
+        status = job.wait()
+        assert status == 1, f"{what}: exit status {status}: {last(job.text)}"
+        said = rf"{ck}/{step} cannot be read now: rank 1 on {os.uname().nodename} does not see what rank 0 sees there: "
+        assert re.search(said + why, job.text), f"{what}: {last(job.text)}"
+        assert "passed over" not in job.text and not list((top / "view-saves").glob("step-*")), last(job.text)
+
+    gone = rf"{ck}/{step}/manifest.json: No such file"
+    check("one by its path is none", ck / step, ck / step, none, gone)
+    check("one by its path is another", ck / step, ck / step, other / step, "it has another manifest")
+    check("the newest is none", ck, ck / step, none, gone)
+    check("the newest is another", ck, ck / step, other / step, "it has another manifest")
+    check("the folder is none", ck, ck, none, gone)
+    check("the folder is a checkpoint", ck, ck, other / step, gone)
 
 
 def older_for_one(lib, base):
@@ -590,7 +615,7 @@ try:
     test("two runs want one folder", two_runs)
     test("another run saves before the lock is taken", lambda: put_meanwhile(lib, base))
     test("a rank does not see the newest", lambda: older_for_one(lib, base))
-    test("a rank sees another by that name", lambda: other_by_that_name(lib, base))
+    test("a rank sees another folder", lambda: another_view(lib))
     test("what was moved aside is another run's", aside_is_not_ours)
     test("the data has grown", other_data)
     for sig, status in ((signal.SIGTERM, 7), (signal.SIGUSR1, 7), (signal.SIGINT, 130)):

@@ -8,7 +8,7 @@
  *   ZT_FAULT_ERRNO 0: SIGKILL, before a call, and of a write after half of it; else the errno of the call
  *   ZT_FAULT_LOG   a line for each call
  *   ZT_FAULT_WAIT  part of a path: a call that changes such a file goes on once there is a file ZT_FAULT_GO
- *   ZT_FAULT_SEES  A=B: who opens a file in the folder A to read it reads that of the folder B
+ *   ZT_FAULT_SEES  A=B: who opens a file in the folder A to read it, or asks for it, gets that of the folder B
  *   ZT_FAULT_HIDES a name that is in no list of a folder
  */
 #include <dirent.h>
@@ -57,7 +57,7 @@ static int hit(const char *call, const char *path, int half)
     if (!is_ours(path))
         return 0;
     const char *waits = getenv("ZT_FAULT_WAIT");
-    while (waits && strstr(path, waits) && access(getenv("ZT_FAULT_GO"), F_OK))
+    while (waits && strstr(path, waits) && NEXT(access)(getenv("ZT_FAULT_GO"), F_OK))
         usleep(10000);
     int at = atomic_fetch_add(&count, 1) + 1;
     note(call, path, at);
@@ -160,6 +160,12 @@ static const char *seen(const char *path, char *buf)
         return path;
     snprintf(buf, PATH_MAX, "%s%s", to + 1, path + n);
     return buf;
+}
+
+int access(const char *path, int mode)
+{
+    char buf[PATH_MAX];
+    return NEXT(access)(seen(path, buf), mode);
 }
 
 int open(const char *path, int flags, ...)
