@@ -120,6 +120,25 @@ bool zt_parse_bytes(const char *text, int64_t *out)
     return false;
 }
 
+size_t zt_utf8_char(const char *p, size_t n, uint32_t *code)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* of so many bytes */
+    const unsigned char *s = (const unsigned char *)p;
+    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc0 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (len == 0 || len > n || s[0] >= 0xf8)
+        return 0;
+    uint32_t c = len == 1 ? s[0] : s[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | (s[i] & 0x3fu);
+    }
+    if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+        return 0;
+    *code = c;
+    return len;
+}
+
 static size_t edit_distance(const char *a, const char *b)
 {
     enum { MAX = 64 };

@@ -32,6 +32,12 @@ ZT_MUST_CHECK bool zt_parse_f64(const char *text, double *out);
 /* A size: bytes alone, or a number with kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB. Above 0. */
 ZT_MUST_CHECK bool zt_parse_bytes(const char *text, int64_t *out);
 
+/*
+ * The character of UTF-8 (RFC 3629) that p[0..n) begins with, n > 0: its length in bytes and its code point; 0, and
+ * no code point: there is none. Text that ends with a NUL is n = 4 bytes anywhere, as no character has one inside.
+ */
+size_t zt_utf8_char(const char *p, size_t n, uint32_t *code);
+
 /* The candidate nearest to `word` by edit distance, or NULL when none is near enough to suggest. */
 const char *zt_nearest(const char *word, const char *const *candidates, size_t n);
 

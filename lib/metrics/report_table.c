@@ -100,23 +100,15 @@ static bool is_known(const struct zt_report_row *r, const struct column *c)
 
 void zt_report_clean(struct zt_str *out, const char *text)
 {
-    for (const unsigned char *s = (const unsigned char *)text; *s;) {
-        /* Length by the first byte; overlong forms, surrogates and C1 controls fall to the tests. */
-        size_t len = *s < 0x80 ? 1 : *s >= 0xc2 && *s < 0xe0 ? 2 : *s >= 0xe0 && *s < 0xf0 ? 3 : 4;
-        uint32_t code = len == 1 ? *s : *s & (0x7fu >> len);
-        bool ok = *s < 0x80 || (*s >= 0xc2 && *s < 0xf5);
-        for (size_t i = 1; ok && i < len; i++) {
-            ok = (s[i] & 0xc0) == 0x80;
-            code = code << 6 | (s[i] & 0x3fu);
-        }
-        static const uint32_t least[] = {0, 0x20, 0xa0, 0x800, 0x10000};
-        ok = ok && code >= least[len] && code != 0x7f && code <= 0x10ffff &&
-             (code < 0xd800 || code > 0xdfff) && (code & 0xfffe) != 0xfffe;
-        if (ok)
+    for (const char *s = text; *s;) {
+        uint32_t c = 0;
+        const size_t len = zt_utf8_char(s, 4, &c);
+        const bool shown = c >= 0x20 && (c < 0x7f || c >= 0xa0) && (c & 0xfffe) != 0xfffe;
+        if (shown)
             zt_str_add(out, s, len);
         else
             zt_str_puts(out, "?");
-        s += ok ? len : 1;
+        s += shown ? len : 1;
     }
 }
 

@@ -298,31 +298,13 @@ const char *zt_node_path(const struct zt_node *n, struct zt_arena *a)
     return zt_arena_printf(a, "%s%s", n->at.src->dir, n->text);
 }
 
-/* The character at *p, and step over it. What is not UTF-8 is U+FFFD, a byte long. */
-static uint32_t next_char(const char **p)
-{
-    const unsigned char *s = (const unsigned char *)*p;
-    int more = s[0] < 0x80 ? 0 : s[0] < 0xc0 ? -1 : s[0] < 0xe0 ? 1 : s[0] < 0xf0 ? 2 : 3;
-    uint32_t c = more > 0 ? s[0] & (0x3fu >> more) : s[0];
-    bool valid = more >= 0 && s[0] < 0xf8;
-    for (int i = 1; valid && i <= more; i++) {
-        valid = (s[i] & 0xc0) == 0x80;
-        c = c << 6 | (s[i] & 0x3fu);
-    }
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    valid = valid && c >= least[more] && c <= 0x10ffff && (c < 0xd800 || c > 0xdfff);
-    *p += valid ? more + 1 : 1;
-    return valid ? c : 0xfffd;
-}
-
 bool zt_is_utf8(const char *s)
 {
-    while (*s) {
-        const char *from = s;
-        if (next_char(&s) == 0xfffd && s - from == 1)
-            return false;
-    }
-    return true;
+    uint32_t c;
+    size_t len = 1;
+    for (; *s && len; s += len)
+        len = zt_utf8_char(s, 4, &c);
+    return len > 0;
 }
 
 /* Would libyaml read the character back as it is, inside double quotes? */
@@ -354,11 +336,13 @@ const char *zt_yaml_string(struct zt_arena *a, const char *s)
         return s;
     struct zt_str out = {0};
     zt_str_puts(&out, "\"");
-    while (*s) {
-        const char *from = s;
-        uint32_t c = next_char(&s);
-        if (is_printable(c))
-            zt_str_add(&out, from, (size_t)(s - from));
+    for (size_t len; *s; s += len) {
+        uint32_t c = 0;
+        len = zt_utf8_char(s, 4, &c);
+        const bool as_is = len == 0 || is_printable(c); /* the parser refuses what is no UTF-8 */
+        len = ZT_MAX(len, (size_t)1);
+        if (as_is)
+            zt_str_add(&out, s, len);
         else if (c == '\n')
             zt_str_puts(&out, "\\n");
         else if (c == '"' || c == '\\')

@@ -34,6 +34,42 @@ TEST(base_parse_numbers)
     CHECK(!zt_parse_f64("nan", &d) && !zt_parse_f64("1e999", &d) && !zt_parse_f64("0x10", &d));
 }
 
+TEST(base_utf8_characters)
+{
+    static const struct {
+        const char *text;
+        size_t len;
+        uint32_t code;
+    } c[] = {
+        {"a", 1, 'a'},
+        {"\x7f", 1, 0x7f},
+        {"\xc2\x80", 2, 0x80},
+        {"\xc3\xa4z", 2, 0xe4},
+        {"\xe2\x82\xac", 3, 0x20ac},
+        {"\xef\xbf\xbd", 3, 0xfffd},
+        {"\xf0\x9f\x98\x80", 4, 0x1f600},
+        {"\xf4\x8f\xbf\xbf", 4, 0x10ffff},
+        {"\x80", 0, 0}, /* nothing begins so */
+        {"\xff", 0, 0},
+        {"\xf8\x88\x80\x80", 0, 0}, /* five bytes */
+        {"\xc0\xaf", 0, 0},         /* more bytes than needed */
+        {"\xe0\x80\xaf", 0, 0},
+        {"\xf0\x8f\xbf\xbf", 0, 0},
+        {"\xed\xa0\x80", 0, 0},     /* a surrogate */
+        {"\xf4\x90\x80\x80", 0, 0}, /* beyond the last */
+        {"\xe2\x82", 0, 0},         /* cut by the NUL */
+        {"\xe2\x82z", 0, 0},
+    };
+    uint32_t code;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(c); i++) {
+        code = 0;
+        CHECK_INT(zt_utf8_char(c[i].text, 4, &code), c[i].len);
+        CHECK_INT(code, c[i].code);
+    }
+    CHECK_INT(zt_utf8_char("\xe2\x82\xac", 2, &code), 0); /* cut by n */
+    CHECK_INT(zt_utf8_char("\xe2\x82\xac", 3, &code), 3);
+}
+
 TEST(base_nearest_key)
 {
     static const char *const keys[] = {"train_batch_size", "gradient_clipping", "optimizer"};
