@@ -56,7 +56,7 @@ const struct zt_key zt_keys[] = {
         "Sequences of one step over all ranks: micro x accumulation x ranks."),
     INT("train_micro_batch_size_per_gpu", r.batch.micro, NULL, -BIG, BIG,
         "Sequences that one rank computes at a time."),
-    INT("gradient_accumulation_steps", r.batch.accum, NULL, -BIG, 1000000,
+    INT("gradient_accumulation_steps", r.batch.accum, NULL, -BIG, ZT_RECIPE_MAX_ACCUM,
         "Micro-batches of one step on each rank."),
 
     /* optimizer */

@@ -62,6 +62,8 @@ struct zt_recipe_model {
     bool attention_bias, mlp_bias;
 };
 
+enum { ZT_RECIPE_MAX_ACCUM = 1 << 16 }; /* as many as plans have */
+
 struct zt_recipe_batch {
     int64_t train, micro, accum; /* train = micro * accum * ranks; resolved */
 };

@@ -52,6 +52,12 @@ static const char *solve_batch(struct zt_recipe_batch *b, int64_t ranks, struct 
         b->micro = b->train / per_rank;
     if (!has_accum)
         b->accum = b->train / per_rank;
+    if (b->accum > ZT_RECIPE_MAX_ACCUM)
+        return zt_arena_printf(arena,
+                               "they make %" PRId64
+                               " micro-batches a step, of which %d are possible; "
+                               "give a larger micro-batch or a smaller batch",
+                               b->accum, ZT_RECIPE_MAX_ACCUM);
     return NULL;
 }
 

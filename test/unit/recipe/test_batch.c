@@ -86,9 +86,35 @@ TEST(recipe_batch_messages)
                        "given, gradient_accumulation_steps not given, 2 ranks: give "
                        "train_batch_size or train_micro_batch_size_per_gpu");
     CHECK(!load_text(TINY "train_micro_batch_size_per_gpu: 9007199254740992\n"
-                          "gradient_accumulation_steps: 1000000\n",
+                          "gradient_accumulation_steps: 65536\n",
                      4096));
     CHECK(strstr(err.msg, "the product is too large"));
+}
+
+/* More would not fit an int further on: 2^32 + 1 must not become 1. */
+TEST(recipe_batch_accumulation_has_an_end)
+{
+    static const char *const too_many[] = {"65537", "4294967297", "9007199254740992"};
+    struct zt_recipe *r =
+        load_text(TINY "train_batch_size: 65536\ntrain_micro_batch_size_per_gpu: 1\n", 1);
+    CHECK_LOADED(r);
+    CHECK_INT(r->batch.accum, 65536);
+    zt_recipe_free(r);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(too_many); i++) {
+        struct zt_str s = {0};
+        char want[64];
+        zt_str_printf(&s, TINY "train_batch_size: %s\ntrain_micro_batch_size_per_gpu: 1\n",
+                      too_many[i]);
+        CHECK(!load_text(zt_str_get(&s), 1));
+        CHECK_INT(err.code, ZT_EINPUT);
+        snprintf(want, sizeof want, "they make %s micro-batches a step", too_many[i]);
+        CHECK(strstr(err.msg, want));
+        zt_str_release(&s);
+    }
+    CHECK(!load_text(TINY "train_micro_batch_size_per_gpu: 1\n"
+                          "gradient_accumulation_steps: 65537\n",
+                     1));
+    CHECK(strstr(err.msg, "it must be at most 65536"));
 }
 
 TEST(recipe_batch_of_a_plan)
