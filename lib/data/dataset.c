@@ -184,13 +184,12 @@ static int add_file(struct zt_dataset *d, const struct zt_data_path *path,
 static int check_found(const struct zt_dataset *d, struct zt_err *err)
 {
     const struct zt_dataset_opts *o = &d->opts;
-    int64_t need = ZT_MAX(o->range[0] + 1, o->range[1]);
     if (!d->first_name)
         return zt_err_set(
             err, ZT_EINPUT,
             "%s: no data in %s: %d files left out; set data.format, or name the files",
             o->paths.items[0], o->paths.n > 1 ? "it and the others" : "it", d->n_left_out);
-    if (need > d->all_tokens)
+    if (o->range[0] >= d->all_tokens || o->range[1] > d->all_tokens)
         return zt_err_set(
             err, ZT_EINPUT, "token range [%lld, %lld) reaches past the %lld tokens of the data",
             (long long)ZT_MAX(o->range[0], 0),

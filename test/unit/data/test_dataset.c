@@ -261,6 +261,9 @@ TEST(dataset_range_cuts_files)
     o.range[0] = 20, o.range[1] = -1;
     CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
     CHECK(strstr(err.msg, "[20, 20)"));
+    o.range[0] = INT64_MAX;
+    CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
+    CHECK(strstr(err.msg, "reaches past the 20 tokens"));
     o.range[0] = 7, o.range[1] = 7;
     CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
     CHECK(strstr(err.msg, "empty"));
