@@ -106,13 +106,6 @@ int zt_digits(const char *s, size_t len, int most)
     return (int)n;
 }
 
-const char *zt_host_endpoint(const char *name, int port, char *buf, size_t buf_bytes)
-{
-    bool v6 = strchr(name, ':');
-    snprintf(buf, buf_bytes, "%s%s%s:%d", v6 ? "[" : "", name, v6 ? "]" : "", port);
-    return buf;
-}
-
 /* ---- the list ---- */
 
 struct zt_host *zt_hosts_find(const struct zt_hosts *h, const char *name)
@@ -154,15 +147,6 @@ int zt_hosts_n_ranks(const struct zt_hosts *h)
     for (int i = 0; i < h->n; i++)
         n += h->v[i].n_devices;
     return n;
-}
-
-struct zt_rank_place zt_hosts_place(const struct zt_hosts *h, int rank)
-{
-    int host = 0;
-    while (host < h->n && rank >= h->v[host].n_devices)
-        rank -= h->v[host++].n_devices;
-    ZT_ASSERT_CMP(host, <, h->n);
-    return (struct zt_rank_place){host, rank, h->v[host].devices[rank]};
 }
 
 void zt_hosts_print(const struct zt_hosts *h, struct zt_str *out)

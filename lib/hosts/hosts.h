@@ -25,8 +25,8 @@ enum {
 };
 
 struct zt_host {
-    const char *
-        name; /* without user and brackets, as ssh and MASTER_ADDR want it; IPv6 in its shortest form */
+    /* Without user and brackets, as ssh and MASTER_ADDR want it; IPv6 in its shortest form. */
+    const char *name;
     const char *user; /* NULL: ssh decides */
     int line;         /* in the hostfile; 0: from elsewhere */
     int n_slots;
@@ -53,8 +53,8 @@ int zt_hosts_read(const char *path, struct zt_hosts *out, struct zt_err *err) ZT
 
 /* What of the hosts to use. NULL and 0: not given. */
 struct zt_hosts_filter {
-    const char *include,
-        *exclude;  /* items joined by '@': NAME (all its slots) or NAME:0,2; IPv6: [NAME]:0,2 */
+    /* Items joined by '@': NAME (all its slots) or NAME:0,2; IPv6: [NAME]:0,2. */
+    const char *include, *exclude;
     int num_nodes; /* the first N hosts */
     int num_gpus;  /* devices 0..N-1 of each */
 };
@@ -88,18 +88,6 @@ int zt_hosts_of_nodelist(const char *nodelist, struct zt_hosts *out,
                          struct zt_err *err) ZT_MUST_CHECK;
 
 int zt_hosts_n_ranks(const struct zt_hosts *h);
-
-struct zt_rank_place {
-    int host; /* index into h->v */
-    int local_rank;
-    int device;
-};
-
-/* Where a rank in 0..zt_hosts_n_ranks(h)-1 runs. */
-struct zt_rank_place zt_hosts_place(const struct zt_hosts *h, int rank);
-
-/* "name:port", "[2001:db8::1]:port"; returns buf. */
-const char *zt_host_endpoint(const char *name, int port, char *buf, size_t buf_bytes);
 
 /* Ranks, a line each, for a person; as one JSON object. */
 void zt_hosts_print(const struct zt_hosts *h, struct zt_str *out);
