@@ -34,7 +34,6 @@ cudaError_t zt_attention_bwd_f16(const struct zt_attention *a, const struct zt_c
 cudaError_t zt_attention_bwd_plain(const struct zt_attention *a, const struct zt_cuda_ctx *ctx);
 
 #define ZT_LOG2E 1.4426950408889634f
-#define ZT_LN2 0.6931471805599453f
 
 static __host__ __device__ __forceinline__ int zt_ceil_div(int64_t a, int b)
 {

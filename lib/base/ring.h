@@ -25,8 +25,7 @@ typedef int zt_ring_work(void *ctx, int64_t i, unsigned char *slot, struct zt_er
 struct zt_ring_opts {
     const char *name; /* of the threads (thread.h) */
     int n_threads, n_slots;
-    size_t
-        slot_bytes; /* of each buffer, which begins at a multiple of ZT_RING_ALIGN; no memory until used */
+    size_t slot_bytes; /* of each buffer, at a multiple of ZT_RING_ALIGN; no memory until used */
     zt_ring_work *work;
     void *ctx;
 };

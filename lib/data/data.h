@@ -9,9 +9,8 @@
  *                       file's last tokens that fill no sample are not seen
  *   packing documents   tokens [i * T, i * T + T] of all files one after the other. A document ends
  *                       with its separator token, where a Megatron index says so, and with its file.
- *                       Attention and positions restart
- *                       with each document (a document cut by a sample's border starts anew in the
- *                       next), and its last token has no target
+ *                       Attention and positions restart with each document (a document cut by a
+ *                       sample's border starts anew in the next), and its last token has no target
  *
  * A mask file holds a byte for each token of its token file: 0 where the token is no target, 1
  * where it is (anything else is an error when it is read).

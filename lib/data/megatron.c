@@ -161,8 +161,8 @@ static int64_t document_start(const struct zt_token_file *f, int64_t doc)
 
 int64_t zt_megatron_next_document(const struct zt_token_file *f, int64_t pos)
 {
-    int64_t lo = 0,
-            hi = f->n_docs; /* starts never fall: below lo they are <= pos, from hi on > pos */
+    /* Starts never fall: below lo they are <= pos, from hi on > pos. */
+    int64_t lo = 0, hi = f->n_docs;
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
         if (document_start(f, mid) <= pos)

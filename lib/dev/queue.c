@@ -30,8 +30,8 @@ struct gate {
 struct slot {
     _Alignas(CACHE_LINE) unsigned char arg[ZT_QUEUE_ARG_BYTES];
     zt_task_fn fn; /* NULL: the thread ends */
-    unsigned char
-        done; /* only its address: names the edge from this task to those who wait for it */
+    /* Only its address: names the edge from this task to those who wait for it. */
+    unsigned char done;
 };
 
 struct zt_queue {

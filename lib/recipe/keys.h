@@ -34,15 +34,14 @@ struct zt_key {
     const char *path; /* dotted; "section.*" is every key of that section not listed itself */
     enum zt_key_type type;
     enum zt_key_status status;
-    const char *dflt;  /* as YAML; NULL: none, or derived */
-    double min, max;   /* INT, SIZE, FLOAT, PAIR; both 0: not checked */
-    bool above, below; /* greater than min, less than max, not equal */
-    bool
-        auto_is_value; /* INT: the word auto is one, -1; elsewhere it means that nothing is given */
-    const char *ok;    /* "a|b" */
-    const char *known; /* ENUM, WORD: understood, but refused */
-    size_t dest;       /* offset in struct zt_settings; ZT_NO_DEST: nowhere */
-    const char *doc;   /* what it does, or why it is harmless or refused */
+    const char *dflt;   /* as YAML; NULL: none, or derived */
+    double min, max;    /* INT, SIZE, FLOAT, PAIR; both 0: not checked */
+    bool above, below;  /* greater than min, less than max, not equal */
+    bool auto_is_value; /* INT: the word auto means -1, not that nothing is given */
+    const char *ok;     /* "a|b" */
+    const char *known;  /* ENUM, WORD: understood, but refused */
+    size_t dest;        /* offset in struct zt_settings; ZT_NO_DEST: nowhere */
+    const char *doc;    /* what it does, or why it is harmless or refused */
 };
 
 #define ZT_NO_DEST SIZE_MAX
