@@ -205,6 +205,8 @@ static int on_exit_frame(struct front_node *n, const struct zt_frame *frame, str
     const enum zt_death_kind kind = zt_death_kind(&d);
     if (kind == ZT_DEATH_WELL || n->given_up)
         return 0;
+    if (kind == ZT_DEATH_PEER && f->stop >= ZT_STOP_TERM)
+        return 0; /* of one whose host heard of it before this one's did */
     if (f->opts->sink.node) {
         fail_by_death(n, &d);
         return 0;

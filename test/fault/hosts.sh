@@ -192,6 +192,19 @@ until_true ended
 kill -CONT "${frozen[@]}"
 within 15 "a host that is frozen" '[1-9]*' 'zt3'
 
+# The second host's rank is told and ends; the first one's sees that before its agent, whose connection hangs, is told.
+train
+sessions=()
+for p in $(called 1 'sshd.*'); do
+    [ "$p" = "$(cat "$lab/zt1/pid")" ] || sessions+=("$p")
+done
+kill -STOP "${sessions[@]}"
+no_rank() { ! on_host "$1" | xargs -I{} cat /proc/{}/comm 2>/dev/null | grep -q zerotrain-r; }
+hit TERM "$pid"
+until_true no_rank 2 && until_true no_rank 1
+kill -CONT "${sessions[@]}"
+within 5 "SIGTERM while a connection hangs" 143 'the job was stopped by signal 15'
+
 train_on four
 hit 9 "$(rank_on 4 3)"
 within 5 "kill -9 of a rank of four" 137 'rank 3 on zt4 failed first: signal 9'
