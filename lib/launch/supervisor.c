@@ -17,6 +17,7 @@ void zt_ending_signals(sigset_t *set)
     sigaddset(set, SIGINT);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGUSR1);
+    sigaddset(set, SIGPIPE);
     /*
      * Ignored hang-ups mean nohup. An ignored SIGINT means less: every shell script ignores it for
      * its background jobs, and who sends it then means us.
@@ -58,7 +59,7 @@ void zt_forget_ending_signals(void)
 
 int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err)
 {
-    static const int others[] = {SIGCHLD, SIGPIPE, SIGTSTP};
+    static const int others[] = {SIGCHLD, SIGTSTP};
     struct sigaction sa;
     sigset_t mask;
     zt_ending_signals(&mask);

@@ -21,7 +21,10 @@ struct zt_supervisor {
 int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err) ZT_MUST_CHECK;
 void zt_supervisor_release(struct zt_supervisor *s);
 
-/* The signals that tell a front end to end: SIGINT, SIGTERM, SIGUSR1, and SIGHUP unless it is ignored (nohup). */
+/*
+ * The signals that tell a front end to end: SIGINT, SIGTERM, SIGUSR1, SIGPIPE by its own output, and SIGHUP unless it is
+ * ignored (nohup).
+ */
 void zt_ending_signals(sigset_t *set);
 
 /* They are blocked. Wait; 0, or the signal that came instead, or had come before. */

@@ -139,6 +139,18 @@ verdict "a training saves while nobody reads" 7 'bytes that nobody has read'
 [ -e "$tmp/ckpt/latest" ] || fail "a training saves while nobody reads" "no checkpoint"
 exec 9<&-
 
+# Its reader goes away; while it is held up, so that it learns of both at once, a rank is killed.
+name="a rank is killed as the reader goes away"
+start_unread 1 --device=cpu --num_gpus=2 --log_dir="$tmp/run2" "$tmp/tiny.yaml" --fresh
+until_true test -s "$tmp/run2/metrics.jsonl" || fail "$name" "no step was made"
+hit STOP "$pid"
+exec 9<&-
+for p in $(marked); do
+    ! grep -qsx zerotrain-r1 "/proc/$p/comm" || hit 9 "$p"
+done
+hit CONT "$pid"
+verdict "$name" 137 'rank 1 on .* failed first: signal 9'
+
 # A terminal that nobody looks at: it takes less than a write has.
 name="a terminal that takes no more"
 case_no=$((case_no + 1))
