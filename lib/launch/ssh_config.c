@@ -1,5 +1,8 @@
 #include "launch/ssh_config.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include "base/program.h"
 #include "launch/supervisor.h"
 
@@ -145,7 +148,10 @@ int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_a
     argv[n] = host;
     zt_ending_signals(&heed);
     int rc = zt_program_output(argv, LIMIT_S, &heed, &text, err);
-    if (rc > 0)
+    if (rc > 0 && WIFSIGNALED(rc))
+        rc = zt_err_set(err, ZT_ESYS, "ssh -G %s was ended by signal %d (%s)", host, WTERMSIG(rc),
+                        strsignal(WTERMSIG(rc)));
+    else if (rc > 0)
         rc = zt_err_set(err, ZT_EINPUT, "ssh -G %s failed: %.*s", host,
                         (int)strcspn(zt_str_get(&text), "\r\n"), zt_str_get(&text));
     if (rc == 0)
