@@ -292,6 +292,23 @@ static void on_sample(struct display *d, const json_t *o)
     }
 }
 
+/* What is left of the record before the run goes on ends where its checkpoint was made, or before that. */
+static void cut_record(struct display *d)
+{
+    char text[256];
+    struct zt_err err;
+    int64_t last;
+    if (zt_record_cut(d->metrics_path, d->first_step, &last, &err)) {
+        notice_unwritten(d, err.msg);
+    } else if (last >= 0 && last < d->first_step) {
+        snprintf(text, sizeof text,
+                 "metrics.jsonl lacks steps %" PRId64 " to %" PRId64
+                 ": they were made, but word of them was lost on its way",
+                 last + 1, d->first_step);
+        display_notice(d, text);
+    }
+}
+
 static void on_start(struct display *d, const json_t *o)
 {
     const char *data = json_string_value(json_object_get(o, "data"));
@@ -299,15 +316,13 @@ static void on_start(struct display *d, const json_t *o)
     const char *dtype = json_string_value(json_object_get(o, "peak_dtype"));
     const char *resumed = json_string_value(json_object_get(o, "resumed"));
     double peak = number(o, "peak_flops");
-    struct zt_err err;
     clear_live_line(d);
     d->first_step = d->done_steps = integer(o, "first_step");
     if (!d->have_loss) /* no attempt before this one has made a step */
         d->begun_step = d->first_step;
     d->started = true;
     d->steps = integer(o, "last_step");
-    if (zt_record_cut(d->metrics_path, d->first_step, &err))
-        notice_unwritten(d, err.msg);
+    cut_record(d);
     if (resumed)
         zt_str_printf(&d->out.buf, "going on from %s, after step %" PRId64 "; read in %.2f s\n",
                       resumed, d->first_step, number(o, "load_ms") * 1e-3);

@@ -54,9 +54,9 @@ int zt_record_read_steps(const char *path, int64_t warmup, struct zt_record_step
 /*
  * A run goes on after `step`: cut metrics.jsonl before the first line of a later step, or one that is no
  * step's (the last line of a run that was killed). Nobody else may write it meanwhile. What is no regular
- * file is left as it is.
+ * file is left as it is. *last: the last step that is left in it; -1: none, or not known.
  */
-int zt_record_cut(const char *path, int64_t step, struct zt_err *err) ZT_MUST_CHECK;
+int zt_record_cut(const char *path, int64_t step, int64_t *last, struct zt_err *err) ZT_MUST_CHECK;
 
 enum zt_record_stop { ZT_RECORD_NOT_STOPPED, ZT_RECORD_STOP_ASKED, ZT_RECORD_STOP_LOSS };
 

@@ -5,13 +5,14 @@
 
 #include "metrics/metrics.h"
 
-int zt_record_cut(const char *path, int64_t step, struct zt_err *err)
+int zt_record_cut(const char *path, int64_t step, int64_t *last, struct zt_err *err)
 {
     struct stat st;
     char *line = NULL;
     size_t cap = 0;
     off_t keep = 0;
     bool whole = true;
+    *last = -1;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return 0;
     FILE *f = fopen(path, "re");
@@ -23,6 +24,7 @@ int zt_record_cut(const char *path, int64_t step, struct zt_err *err)
         whole = line[n - 1] == '\n' && zt_metrics_from_json(line, (size_t)n - 1, &m, &bad) == 0 &&
                 m.step <= step;
         keep += whole ? n : 0;
+        *last = whole ? m.step : *last;
     }
     free(line);
     fclose(f);

@@ -76,6 +76,20 @@ hit 9 "$(agent_on 2)"
 until_true went_on 1
 goes_on_and_ends "an agent is killed" 'the agent on zt2 was lost'
 
+# What rank 0 says does not come through any more, and it goes on training.
+name="a connection hangs, and is lost"
+train --max_restarts=1 --launcher=openssh
+client=$(pgrep -P "$pid" -x ssh | while read -r p; do ! tr '\0' '\n' <"/proc/$p/cmdline" | grep -qx zt1 || echo "$p"; done)
+hit STOP "$client"
+made=$(steps_so_far)
+until_true has_step $((made + 20))
+hit 9 "$client"
+until_true went_on 1
+until_more_than 2
+hit INT "$pid"
+struck=$SECONDS
+within 5 "$name" 130 "metrics.jsonl lacks steps [0-9]+ to [0-9]+:"
+
 train_unsaved --max_restarts=1
 kill_rank 2 1
 until_true began_anew

@@ -1,5 +1,8 @@
 #include "harness.h"
 
+#include <unistd.h>
+
+#include "base/io.h"
 #include "metrics/record.h"
 
 static const char three_steps[] =
@@ -183,6 +186,34 @@ TEST(sweep_file)
     CHECK(!s.message);
     for (size_t i = 0; i < ZT_ARRAY_LEN(bad); i++)
         CHECK_INT(zt_record_parse_sweep("w", bad[i], strlen(bad[i]), &s, &err), ZT_EINPUT);
+}
+
+TEST(cut_tells_the_last_step)
+{
+    static const struct {
+        const char *text, *left;
+        int64_t step, last;
+    } cases[] = {
+        {three_steps, three_steps, 3, 3}, {three_steps, three_steps, 9, 3},
+        {three_steps, "", 0, -1},         {"", "", 5, -1},
+        {"{\"type\": \"st", "", 5, -1},
+    };
+    char path[] = "/tmp/zt-test-record.XXXXXX";
+    const int fd = mkstemp(path);
+    struct zt_err err;
+    CHECK(fd >= 0);
+    close(fd);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        int64_t last = 0;
+        struct zt_str left = {0};
+        CHECK_OK(zt_write_file_atomic(path, cases[i].text, strlen(cases[i].text), &err), err);
+        CHECK_OK(zt_record_cut(path, cases[i].step, &last, &err), err);
+        CHECK_INT(last, cases[i].last);
+        CHECK_OK(zt_read_file(path, 1 << 20, &left, &err), err);
+        CHECK_STR(zt_str_get(&left), cases[i].left);
+        zt_str_release(&left);
+    }
+    unlink(path);
 }
 
 TEST_MAIN()
