@@ -219,6 +219,40 @@ static __device__ __forceinline__ float row_max(float x)
     return x;
 }
 
+/*
+ * A row's scores of keys key0 + 16 j to what dropout leaves of exp(score - max), where max, sum and o are those of all
+ * keys so far: a larger max scales them down (Milakov and Gimelshein, "Online normalizer calculation for softmax").
+ */
+template <int R, int D>
+static __device__ __forceinline__ void
+softmax_row(const struct zt_attention &a, const struct head &h, int pos, int key0, float (&s)[R],
+            float *max, float *sum, float4 (&o)[D / 64])
+{
+    float top = *max, add = 0;
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+        s[j] = sees(h, pos, key0 + j * SIDE) ? s[j] * a.scale : -INFINITY;
+        top = fmaxf(top, s[j]);
+    }
+    top = row_max(top);
+    const float base = top == -INFINITY ? 0 : top, less = expf(*max - base);
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+        s[j] = expf(s[j] - base);
+        add += s[j];
+        s[j] *= factor(a, h, pos, key0 + j * SIDE);
+    }
+    *max = top;
+    *sum = *sum * less + row_sum(add);
+#pragma unroll
+    for (int c = 0; c < D / 64; c++) {
+        o[c].x *= less;
+        o[c].y *= less;
+        o[c].z *= less;
+        o[c].w *= less;
+    }
+}
+
 /* ---- kernels ---- */
 
 template <int R, int D>
@@ -251,33 +285,9 @@ __global__ void __launch_bounds__(THREADS) zt_att_plain_fwd_kernel(struct zt_att
         float s[R][R];
         product<R, D>(s, smem, k, a.head_dim);
 #pragma unroll
-        for (int i = 0; i < R; i++) {
-            const int pos = min(pos0 + row0 + i, last_pos);
-            float top = max[i], add = 0;
-#pragma unroll
-            for (int j = 0; j < R; j++) {
-                const int key = k0 + x + j * SIDE;
-                s[i][j] = sees(h, pos, key) ? s[i][j] * a.scale : -INFINITY;
-                top = fmaxf(top, s[i][j]);
-            }
-            top = row_max(top);
-            const float base = top == -INFINITY ? 0 : top, less = expf(max[i] - base);
-#pragma unroll
-            for (int j = 0; j < R; j++) {
-                s[i][j] = expf(s[i][j] - base);
-                add += s[i][j];
-                s[i][j] *= factor(a, h, pos, k0 + x + j * SIDE);
-            }
-            max[i] = top;
-            sum[i] = sum[i] * less + row_sum(add);
-#pragma unroll
-            for (int c = 0; c < D / 64; c++) {
-                o[i][c].x *= less;
-                o[i][c].y *= less;
-                o[i][c].z *= less;
-                o[i][c].w *= less;
-            }
-        }
+        for (int i = 0; i < R; i++)
+            softmax_row<R, D>(a, h, min(pos0 + row0 + i, last_pos), k0 + x, s[i], &max[i], &sum[i],
+                              o[i]);
         keep<R>(s, p);
         __syncthreads();
         gather<R, D>(o, p, v);
