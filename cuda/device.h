@@ -60,11 +60,11 @@ struct zt_cuda_dev {
  * that fills the device.
  */
 int zt_cuda_stream_create(struct zt_dev *d, const char *name, int n_threads, struct zt_stream **out,
-                          struct zt_err *err);
+                          struct zt_err *err) ZT_MUST_CHECK;
 void zt_cuda_stream_free(struct zt_stream *s);
 struct zt_event zt_cuda_record(struct zt_stream *s);
 void zt_cuda_wait(struct zt_stream *s, struct zt_event e);
-int zt_cuda_sync(struct zt_event e, struct zt_err *err);
+int zt_cuda_sync(struct zt_event e, struct zt_err *err) ZT_MUST_CHECK;
 void zt_cuda_host_call(struct zt_stream *s, zt_host_fn fn, const void *arg, size_t arg_bytes);
 
 /* For tasks: what a launcher needs. */

@@ -6,7 +6,6 @@
  * Threads: communicators are used under `lock`, which is not held while a call is polled. Each
  * communicator's calls are issued in the order in which they were enqueued (`turn`).
  */
-#include <errno.h>
 #include <sched.h>
 #include <time.h>
 

@@ -291,8 +291,9 @@ int zt_shm_recv(struct shm_op *op) ZT_MUST_CHECK;
 extern const struct zt_coll_ops zt_shm_ops; /* shm_ops.c */
 
 /* The rest of the table, from shm_coll.c. */
-int zt_shm_alloc_shared(struct zt_coll *base, size_t bytes, void **out, struct zt_err *err);
-int zt_shm_barrier(struct zt_coll *base, struct zt_err *err);
+int zt_shm_alloc_shared(struct zt_coll *base, size_t bytes, void **out,
+                        struct zt_err *err) ZT_MUST_CHECK;
+int zt_shm_barrier(struct zt_coll *base, struct zt_err *err) ZT_MUST_CHECK;
 void zt_shm_coll_abort(struct zt_coll *base);
 void zt_shm_coll_free(struct zt_coll *base);
 

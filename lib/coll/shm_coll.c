@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/arena.h"
 #include "base/size.h"
 #include "base/str.h"
 #include "coll/tcp_net.h"

@@ -1,7 +1,5 @@
 #include "coll/tcp_net.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 

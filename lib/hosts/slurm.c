@@ -2,8 +2,6 @@
  * slurm.c: the hosts of a Slurm allocation, from what Slurm puts into the environment. The form of its
  * lists: "HOSTLIST EXPRESSIONS" in scontrol(1), "OUTPUT ENVIRONMENT VARIABLES" in sbatch(1).
  */
-#include <strings.h>
-
 #include "internal.h"
 
 static const char nodes_var[] = "SLURM_JOB_NODELIST", tasks_var[] = "SLURM_TASKS_PER_NODE";

@@ -2,8 +2,6 @@
 
 #include <inttypes.h>
 
-#include "base/size.h"
-
 /*
  * What a Hugging Face configuration class takes for keys that a config.json leaves out, and which
  * of the choices below it has at all.
