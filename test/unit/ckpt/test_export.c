@@ -9,6 +9,7 @@
 #include "ckpt/folder.h"
 #include "ckpt/hf.h"
 #include "unit/ckpt/ckpt_file.h"
+#include "unit/models.h"
 
 #define FIXTURE "test/cases/fixture_gpt2"
 
@@ -24,18 +25,11 @@ struct bench {
 
 static struct zt_model *make_model(struct zt_arena *a, int n_layer, int64_t n_inner)
 {
-    struct zt_model_config cfg = {.type = ZT_MODEL_GPT2,
-                                  .n_layer = n_layer,
-                                  .n_head = 2,
-                                  .n_embd = 4,
-                                  .n_inner = n_inner,
-                                  .vocab_size = 11,
-                                  .n_positions = 8,
-                                  .norm_eps = 1e-5f,
-                                  .initializer_range = 0.02f,
-                                  .tie_embeddings = true};
+    struct zt_model_config cfg = gpt2_fixture;
     struct zt_model *m = NULL;
     struct zt_err err;
+    cfg.n_layer = n_layer;
+    cfg.n_inner = n_inner;
     if (zt_model_build(&cfg, a, &m, &err))
         abort();
     return m;

@@ -7,6 +7,7 @@
 #include "ckpt/hf.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/safetensors_write.h"
+#include "unit/models.h"
 
 struct bench {
     char dir[64], out[96];
@@ -81,18 +82,6 @@ static int write_it(struct bench *b)
     return zt_hf_write(&b->opts, &source, &b->result, &b->err);
 }
 
-static const struct zt_model_config gpt2 = {
-    .type = ZT_MODEL_GPT2,
-    .n_layer = 2,
-    .n_head = 2,
-    .n_embd = 4,
-    .vocab_size = 11,
-    .n_positions = 8,
-    .norm_eps = 1e-5f,
-    .initializer_range = 0.02f,
-    .tie_embeddings = true,
-};
-
 static const struct zt_model_config llama = {
     .type = ZT_MODEL_LLAMA,
     .n_layer = 2,
@@ -136,7 +125,7 @@ TEST(hf_s06_gpt2_tied)
 {
     struct bench b;
     struct zt_st_file f;
-    bench_init(&b, &gpt2, "gpt2");
+    bench_init(&b, &gpt2_fixture, "gpt2");
     RETURN_IF_FAILED();
     CHECK_OK(write_it(&b), b.err);
     CHECK_INT(b.result.n_tensors, 28);
@@ -179,7 +168,7 @@ TEST(hf_types)
     for (size_t i = 0; i < ZT_ARRAY_LEN(types); i++) {
         struct bench b;
         struct zt_st_file f;
-        bench_init(&b, &gpt2, "gpt2");
+        bench_init(&b, &gpt2_fixture, "gpt2");
         RETURN_IF_FAILED();
         b.opts.dtype = types[i];
         CHECK_OK(write_it(&b), b.err);
@@ -203,7 +192,7 @@ static bool nothing_left(struct bench *b)
 TEST(hf_too_large_for_fp16)
 {
     struct bench b;
-    bench_init(&b, &gpt2, "gpt2");
+    bench_init(&b, &gpt2_fixture, "gpt2");
     RETURN_IF_FAILED();
     struct zt_hf_source source = {b.model, read_large};
     b.opts.dtype = ZT_F16;
@@ -219,7 +208,7 @@ TEST(hf_too_large_for_fp16)
 TEST(hf_failed_source_leaves_nothing)
 {
     struct bench b;
-    bench_init(&b, &gpt2, "gpt2");
+    bench_init(&b, &gpt2_fixture, "gpt2");
     RETURN_IF_FAILED();
     struct zt_hf_source source = {b.model, read_fails};
     CHECK_INT(zt_hf_write(&b.opts, &source, &b.result, &b.err), ZT_EIO);
@@ -262,7 +251,7 @@ TEST(hf_shards)
 TEST(hf_one_tensor_a_shard)
 {
     struct bench b;
-    bench_init(&b, &gpt2, "gpt2");
+    bench_init(&b, &gpt2_fixture, "gpt2");
     RETURN_IF_FAILED();
     b.opts.max_shard_bytes = 1;
     CHECK_OK(write_it(&b), b.err);
@@ -279,7 +268,7 @@ static void put_file(struct bench *b, const char *name, const char *text)
 TEST(hf_folder_that_is_there)
 {
     struct bench b;
-    bench_init(&b, &gpt2, "gpt2");
+    bench_init(&b, &gpt2_fixture, "gpt2");
     RETURN_IF_FAILED();
     CHECK(mkdir(b.out, 0777) == 0);
     CHECK_OK(write_it(&b), b.err); /* an empty one is as good as none */
@@ -303,7 +292,7 @@ TEST(hf_companions)
 {
     struct bench b;
     char from[128];
-    bench_init(&b, &gpt2, "gpt2");
+    bench_init(&b, &gpt2_fixture, "gpt2");
     RETURN_IF_FAILED();
     CHECK(mkdir(b.out, 0777) == 0);
     put_file(&b, "tokenizer.json", "{\"a\": 1}");
@@ -344,7 +333,7 @@ static void config_has(struct bench *b, const char *line)
 TEST(hf_config_gpt2)
 {
     struct bench b;
-    struct zt_model_config cfg = gpt2;
+    struct zt_model_config cfg = gpt2_fixture;
     cfg.vocab_size = 50257;
     cfg.n_inner = 20;
     cfg.resid_pdrop = 0.1;

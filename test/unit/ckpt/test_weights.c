@@ -6,24 +6,16 @@
 
 #include "ckpt/safetensors.h"
 #include "unit/ckpt/st_writer.h"
+#include "unit/models.h"
 
 #define FIXTURE "test/cases/fixture_gpt2"
 
 static struct zt_model *fixture_model(struct zt_arena *a, bool tied)
 {
-    struct zt_model_config cfg = {
-        .type = ZT_MODEL_GPT2,
-        .n_layer = 2,
-        .n_head = 2,
-        .n_embd = 4,
-        .vocab_size = 11,
-        .n_positions = 8,
-        .norm_eps = 1e-5f,
-        .initializer_range = 0.02f,
-        .tie_embeddings = tied,
-    };
+    struct zt_model_config cfg = gpt2_fixture;
     struct zt_model *m = NULL;
     struct zt_err err;
+    cfg.tie_embeddings = tied;
     if (zt_model_build(&cfg, a, &m, &err)) {
         printf("%s\n", err.msg);
         abort();
@@ -174,22 +166,13 @@ TEST(weights_d09_buffers_are_ignored)
 TEST(weights_llama_frequencies_are_ignored)
 {
     static const float two[2] = {1, 0.01f}, three[3];
-    const struct zt_model_config cfg = {.type = ZT_MODEL_LLAMA,
-                                        .n_layer = 2,
-                                        .n_head = 4,
-                                        .n_kv_head = 2,
-                                        .n_embd = 16,
-                                        .n_inner = 24,
-                                        .vocab_size = 13,
-                                        .n_positions = 16,
-                                        .norm_eps = 1e-5f};
     struct bench b;
     struct zt_model *m;
     bench_init(&b);
     RETURN_IF_FAILED();
     zt_st_close(&b.src);
     CHECK_OK(zt_st_open("test/cases/fixture_llama/model.safetensors", &b.src, &b.err), b.err);
-    CHECK_OK(zt_model_build(&cfg, &b.arena, &m, &b.err), b.err);
+    CHECK_OK(zt_model_build(&llama_fixture, &b.arena, &m, &b.err), b.err);
     put_all(&b, NULL);
     CHECK_OK(try_open(&b, m), b.err);
     put_all(&b, NULL);

@@ -7,35 +7,17 @@
 #include <jansson.h>
 
 #include "ckpt/safetensors.h"
+#include "unit/models.h"
 
 enum { B = 4, T = 6, MAX_VOCAB = 13 };
 
 struct fixture_kind {
     const char *dir;
-    struct zt_model_config cfg;
+    const struct zt_model_config *cfg;
 };
 
-static const struct fixture_kind gpt2 = {"test/cases/fixture_gpt2",
-                                         {.type = ZT_MODEL_GPT2,
-                                          .n_layer = 2,
-                                          .n_head = 2,
-                                          .n_embd = 4,
-                                          .vocab_size = 11,
-                                          .n_positions = 8,
-                                          .norm_eps = 1e-5f,
-                                          .initializer_range = 0.02f,
-                                          .tie_embeddings = true}};
-static const struct fixture_kind llama = {"test/cases/fixture_llama",
-                                          {.type = ZT_MODEL_LLAMA,
-                                           .n_layer = 2,
-                                           .n_head = 4,
-                                           .n_kv_head = 2,
-                                           .n_embd = 16,
-                                           .n_inner = 24,
-                                           .vocab_size = 13,
-                                           .n_positions = 16,
-                                           .norm_eps = 1e-5f,
-                                           .initializer_range = 0.02f}};
+static const struct fixture_kind gpt2 = {"test/cases/fixture_gpt2", &gpt2_fixture};
+static const struct fixture_kind llama = {"test/cases/fixture_llama", &llama_fixture};
 static const struct fixture_kind *const kinds[] = {&gpt2, &llama};
 
 struct fixture {
@@ -49,7 +31,7 @@ static void fixture_open(struct fixture *f, const struct fixture_kind *kind)
     struct zt_err err;
     struct zt_weights w;
     char path[128];
-    driver_init(&f->d, &kind->cfg, B, T, ZT_F32, ZT_F32);
+    driver_init(&f->d, kind->cfg, B, T, ZT_F32, ZT_F32);
     snprintf(path, sizeof path, "%s/expected.json", kind->dir);
     f->expected = json_load_file(path, 0, NULL);
     if (!f->expected || zt_weights_open(kind->dir, f->d.m, &w, &err)) {
@@ -140,7 +122,7 @@ TEST(fixture_last_logits)
         const struct zt_batch b = fixture_batch(&f);
         driver_eval(&f.d, &b, logits, T - 1);
         const json_t *want = json_object_get(f.expected, "logits_seq0_last");
-        CHECK_INT(json_array_size(want), kinds[k]->cfg.vocab_size);
+        CHECK_INT(json_array_size(want), kinds[k]->cfg->vocab_size);
         for (size_t i = 0; i < json_array_size(want); i++)
             CHECK_NEAR(logits[i], json_number_value(json_array_get(want, i)), 1e-5);
         fixture_close(&f);

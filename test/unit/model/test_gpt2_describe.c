@@ -1,18 +1,7 @@
 #include "harness.h"
 
 #include "model/model.h"
-
-static const struct zt_model_config gpt2_124m = {
-    .type = ZT_MODEL_GPT2,
-    .n_layer = 12,
-    .n_head = 12,
-    .n_embd = 768,
-    .vocab_size = 50257,
-    .n_positions = 1024,
-    .norm_eps = 1e-5f,
-    .initializer_range = 0.02f,
-    .tie_embeddings = true,
-};
+#include "unit/models.h"
 
 static const struct zt_param_spec *spec(const struct zt_model *m, const char *name)
 {

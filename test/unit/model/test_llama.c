@@ -2,17 +2,7 @@
 
 #include "base/err.h"
 #include "model/model.h"
-
-static const struct zt_model_config fixture = {.type = ZT_MODEL_LLAMA,
-                                               .n_layer = 2,
-                                               .n_head = 4,
-                                               .n_kv_head = 2,
-                                               .n_embd = 16,
-                                               .n_inner = 24,
-                                               .vocab_size = 13,
-                                               .n_positions = 16,
-                                               .norm_eps = 1e-5f,
-                                               .initializer_range = 0.02f};
+#include "unit/models.h"
 
 /* Names and shapes of the case fixture_llama (S06: 21 names, 4336 parameters). */
 TEST(llama_describes_the_fixture)
@@ -38,7 +28,7 @@ TEST(llama_describes_the_fixture)
     struct zt_arena arena = {0};
     struct zt_model *m;
     struct zt_err err;
-    CHECK_OK(zt_model_build(&fixture, &arena, &m, &err), err);
+    CHECK_OK(zt_model_build(&llama_fixture, &arena, &m, &err), err);
     CHECK_INT(m->n_params, 21);
     CHECK_INT(m->n_elems, 4336);
     CHECK_INT(m->n_segments, 4);
@@ -56,7 +46,7 @@ TEST(llama_describes_the_fixture)
 
 TEST(llama_tied_head_uses_the_embedding)
 {
-    struct zt_model_config cfg = fixture;
+    struct zt_model_config cfg = llama_fixture;
     struct zt_arena arena = {0};
     struct zt_model *m;
     struct zt_err err;
@@ -79,7 +69,7 @@ static bool has(const struct zt_model *m, const char *name, int64_t dim0, int64_
 /* Biases and head norms are there when the configuration says so, and start at 0 and 1. */
 TEST(llama_biases_and_head_norms)
 {
-    struct zt_model_config cfg = fixture;
+    struct zt_model_config cfg = llama_fixture;
     struct zt_arena arena = {0};
     struct zt_model *m;
     struct zt_err err;
@@ -210,7 +200,7 @@ TEST(llama_sizes_and_flops)
 
 static void refused(void (*change)(struct zt_model_config *), const char *key)
 {
-    struct zt_model_config cfg = fixture;
+    struct zt_model_config cfg = llama_fixture;
     struct zt_arena arena = {0};
     struct zt_model *m;
     struct zt_err err;
