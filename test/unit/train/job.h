@@ -16,7 +16,7 @@
 #include "optim/groups.h"
 #include "train/run.h"
 
-enum { MAX_RANKS = 4, STEPS = 5 };
+enum { MAX_RANKS = 4, STEPS = 3 };
 
 struct rank;
 
