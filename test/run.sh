@@ -16,6 +16,7 @@
 # when the one before has ended. --long: every combination, hundreds of random kills and all of static analysis, instead
 # of a part of them.
 set -u
+shopt -s extglob
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that called us
 export WERROR=-Werror
@@ -136,25 +137,22 @@ build() {
     took build "$tmp/build.time"
 }
 
-# unit_tests FOLDER [LAYER...]: those that the sources name, so none is missed and none is stale. By default of all
-# layers, those that take longest first.
+# programs_of FOLDER SOURCE...: sets `programs` to what is built of sources of test/unit.
+programs_of() {
+    programs=("${@:2}")
+    programs=("${programs[@]#test/unit/}")
+    programs=("${programs[@]%.c}")
+    programs=("${programs[@]/#/$1/test/}")
+}
+
+# unit_tests FOLDER [SOURCE...]: by default of all that there are, so none is missed and none is stale; layers that take
+# longest come first.
 unit_tests() {
-    local folder=$1 slow=(train coll plan dev) layer src t
+    local folder=$1 programs t
     shift
-    if [ $# = 0 ]; then
-        set -- "${slow[@]}"
-        for layer in test/unit/*; do
-            layer=${layer##*/}
-            [[ " ${slow[*]} " == *" $layer "* ]] || set -- "$@" "$layer"
-        done
-    fi
-    for layer in "$@"; do
-        for src in test/unit/"$layer"/test_*.c; do
-            t=${src#test/unit/}
-            t=$folder/test/${t%.c}
-            run "${t#build/}" "$t"
-        done
-    done
+    [ $# -gt 0 ] || set -- test/unit/{train,coll,plan,dev}/test_*.c test/unit/!(train|coll|plan|dev)/test_*.c
+    programs_of "$folder" "$@"
+    for t in "${programs[@]}"; do run "${t#build/}" "$t"; done
 }
 
 fuzz_corpora() { # FOLDER
@@ -207,12 +205,14 @@ suite_asan() {
     fuzz_corpora build/address
 }
 suite_tsan() {
-    local layers=(train dev coll offload launch)
-    build all "${layers[@]/#/tests-of-}" SAN=thread || return
+    local threaded programs # of kernels only the CUDA ones: on a CPU they have one thread here, as there is no OpenMP
+    mapfile -t threaded < <(grep -L FOR_EACH_RIG test/unit/{train,dev,coll,offload,launch}/test_*.c)
+    programs_of build/thread "${threaded[@]}"
+    build all "${programs[@]}" SAN=thread || return
     local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
     local -x OMP_NUM_THREADS=1
     quick_trainings tsan build/thread/zerotrain
-    unit_tests build/thread "${layers[@]}"
+    unit_tests build/thread "${threaded[@]}"
 }
 
 # cuda_tests FOLDER [SANITIZER]: the simulator's own, then the kernels and the device on it.
@@ -228,20 +228,18 @@ cuda_tests() {
 
 # The kernels' own tests, those that run on every device there is, on the simulated GPU instead.
 kernel_tests() { # FOLDER
-    local src name
-    for src in $(grep -l FOR_EACH_RIG test/unit/dev/test_*.c); do
-        name=dev/$(basename "$src" .c)
-        run "${1#build/}/cusim $name" env ZT_TEST_RIGS=cuda \
-            ZT_CUDA_LIB="$1/cusim/libzerotrain_cuda.so" "$1/test/$name"
+    local programs t
+    # shellcheck disable=SC2046 # names without blanks
+    programs_of "$1" $(grep -l FOR_EACH_RIG test/unit/dev/test_*.c)
+    for t in "${programs[@]}"; do
+        run "${1#build/}/cusim ${t#"$1"/test/}" env ZT_TEST_RIGS=cuda ZT_CUDA_LIB="$1/cusim/libzerotrain_cuda.so" "$t"
     done
 }
 build_cuda() { # FOLDER [VAR=VALUE]
-    local folder=$1 tests
-    shift
-    mapfile -t tests < <(grep -l FOR_EACH_RIG test/unit/dev/test_*.c)
-    tests=("${tests[@]#test/unit/}")
-    tests=("${tests[@]%.c}")
-    build all cusim "${tests[@]/#/$folder/test/}" "$@"
+    local programs
+    # shellcheck disable=SC2046
+    programs_of "$1" $(grep -l FOR_EACH_RIG test/unit/dev/test_*.c)
+    build all cusim "${programs[@]}" "${@:2}"
 }
 # The library that nvcc compiled, host code and all, on the simulator's libraries.
 nvcc_tests() {
