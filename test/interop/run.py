@@ -25,7 +25,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VENV, BENCH = ROOT / "build/interop-venv", ROOT / "build/bench-venv"
 NEEDED = ("torch", "transformers", "safetensors")
-PIP = ["-m", "pip", "-q", "install", "--retries", "1", "--timeout", "15"]
+PIP = ["-m", "pip", "-q", "install", "--no-compile", "--retries", "1", "--timeout", "15"]  # Python compiles what it imports
 CPU_WHEELS = ["--index-url", "https://download.pytorch.org/whl/cpu"]
 
 
