@@ -91,7 +91,7 @@ def same_bits(name, ranks, base, at, device="cpu", env={}, options=(), **how):
 
 def same_topology():
     """Every stage, type and home of the state; in mid-epoch; fp16 skips steps before and after."""
-    data = {"train.steps": 8, "train.eval_every": 3, "data.val_fraction": 0.1, "data.seq_len": 32}
+    data = {"train.steps": 8, "train.eval_every": 3, "data.val_fraction": 0.1}
     for precision, typed in {**TYPES, "fp16": SKIPS}.items():
         for stage in (3,) if QUICK else range(4):
             if QUICK and precision == "bf16":
@@ -198,7 +198,7 @@ def position():
     """Another batch, or number of ranks: the next sample is the one that would have come."""
     def check():
         with Folder() as f:
-            base = lambda micro, steps: text_recipe(**{"train.steps": steps, "gradient_accumulation_steps": 1,
+            base = lambda micro, steps: text_recipe(**{"data.seq_len": 32, "train.steps": steps, "gradient_accumulation_steps": 1,
                                                        "train_micro_batch_size_per_gpu": micro})
             f.start(2, saving(base(3, 5), f))  # 30 samples
             f.start(5, saving(base(2, 7), f), "--resume=auto")  # 20
@@ -210,7 +210,7 @@ def position():
     def epochs():
         """An epoch of 353 samples of 32: however they are cut into steps, each comes once."""
         with Folder() as f:
-            base = text_recipe(**{"train.epochs": 1, "gradient_accumulation_steps": 1,
+            base = text_recipe(**{"train.epochs": 1, "data.seq_len": 32, "gradient_accumulation_steps": 1,
                                   "train_micro_batch_size_per_gpu": 16})
             del base["train"]["steps"]
             _, whole, _ = f.start(2, saving(base, f, 5))
@@ -245,7 +245,7 @@ def read_once():
             times = (bytes_read() - begun) / size
             assert 0.9 < times < 1.3, f"{times:.2f} times its {size} bytes"
 
-    for stage in (0, 2) if QUICK else range(4):
+    for stage in () if QUICK else range(4):
         test(f"resume reads once, stage={stage}", lambda a=stage: check(a, 4))
 
 
@@ -278,17 +278,18 @@ def folders():
 
     def retained():
         with Folder() as f:
-            f.start(2, saving(text_recipe(**{"train.steps": 13}), f, 1, keep=2, keep_every=5))
+            f.start(2, saving(text_recipe(**{"train.steps": 13, "gradient_accumulation_steps": 1}), f, 1, keep=2, keep_every=5))
             assert f.steps() == [5, 10, 12, 13], f.steps()
             assert (f.ck / "latest").read_text() == "step-000013\n"
 
     def by_time():
         """Rank 0's clock decides, all ranks save the same steps, and any of them goes on to the same bits."""
         with Folder() as f:
-            r = text_recipe(**{"train.steps": 60, "zero_optimization.stage": 3})
-            _, _, whole = f.start(3, saving(r, f, every_minutes=0.0005))
+            n, every = (15, 0.0001) if QUICK else (60, 0.0005)
+            r = text_recipe(**{"train.steps": n, "zero_optimization.stage": 3})
+            _, _, whole = f.start(3, saving(r, f, every_minutes=every))
             saved = f.steps()
-            assert len(saved) > 2 and saved[-1] == 60, saved
+            assert len(saved) > 2 and saved[-1] == n, saved
             for step in saved[1:]:
                 shutil.rmtree(f.ck / f"step-{step:06}")
             text, _, again = f.start(3, saving(r, f), "--resume=auto")
