@@ -179,95 +179,94 @@ TEST(recipe_attention_dropout)
     zt_recipe_free(r);
 }
 
+static const struct {
+    const char *model, *want;
+    int code;
+} refused[] = {
+    {"{model_type: gemma}",
+     "r.yaml:3:21: model.model_type: must be gpt2, llama, mistral, qwen2 or qwen3, not "
+     "\"gemma\"",
+     ZT_EINPUT},
+    {"{model_type: llama, rope_scaling: {rope_type: yarn, factor: 4, beta_fast: 32}}",
+     "r.yaml:3:54: model.rope_scaling.rope_type: yarn is understood, but not carried out yet; "
+     "use default, linear or llama3",
+     ZT_EUNSUPPORTED},
+    {"{model_type: llama, rope_scaling: {type: dynamic, factor: 4}}",
+     "r.yaml:3:49: model.rope_scaling.type: dynamic is understood, but not carried out yet; "
+     "use default, linear or llama3",
+     ZT_EUNSUPPORTED},
+    {"{model_type: llama, rope_parameters: {rope_type: bent}}",
+     "r.yaml:3:57: model.rope_parameters.rope_type: must be default, linear or llama3, not "
+     "\"bent\"",
+     ZT_EINPUT},
+    {"{model_type: llama, rope_scaling: {factor: 4}}",
+     "r.yaml:3:51: model.rope_scaling: rope_type is missing: linear or llama3", ZT_EINPUT},
+    {"{model_type: llama, rope_scaling: {rope_type: linear}}",
+     "r.yaml:3:54: model.rope_scaling: linear needs factor", ZT_EINPUT},
+    {"{model_type: llama, rope_scaling: {type: llama3, factor: 8, low_freq_factor: 4, "
+     "high_freq_factor: 1}}",
+     "r.yaml:3:49: model.rope_scaling: llama3 needs original_max_position_embeddings\n"
+     "r.yaml:3:106: model.rope_scaling.high_freq_factor: 1 must be above low_freq_factor, "
+     "which is 4",
+     ZT_EINPUT},
+    {"{model_type: llama, rope_scaling: {type: linear, rope_type: llama3, factor: 2}}",
+     "r.yaml:3:49: model.rope_scaling.type: linear, but rope_type is llama3\n"
+     "r.yaml:3:68: model.rope_scaling: llama3 needs low_freq_factor\n"
+     "r.yaml:3:68: model.rope_scaling: llama3 needs high_freq_factor\n"
+     "r.yaml:3:68: model.rope_scaling: llama3 needs original_max_position_embeddings",
+     ZT_EINPUT},
+    {"{model_type: llama, rope_scaling: {type: linear, factor: 2}, rope_parameters: {}}",
+     "r.yaml:3:69: \"rope_parameters\" and \"rope_scaling\" (line 3) are one key by two names",
+     ZT_EINPUT},
+    {"{model_type: llama, rope_theta: 1e4, rope_parameters: {rope_theta: 5e5}}",
+     "r.yaml:3:75: model.rope_scaling.rope_theta: 500000, but model.rope_theta is 10000",
+     ZT_EINPUT},
+    {"{model_type: llama, rope_theta: 0}",
+     "r.yaml:3:40: model.rope_theta: 0 is out of range; it must be at least 1", ZT_EINPUT},
+    {"{model_type: llama, rope_scaling: {facter: 2}}",
+     "r.yaml:3:43: unknown key \"model.rope_scaling.facter\"; did you mean \"factor\"?", ZT_EINPUT},
+    {"{model_type: llama, partial_rotary_factor: 0.5}",
+     "r.yaml:3:51: model.partial_rotary_factor: 0.5: turning a part of each head is not "
+     "carried out",
+     ZT_EUNSUPPORTED},
+    {"{model_type: llama, head_dim: 5}",
+     "r.yaml:3:38: model.head_dim: 5 is odd; rotary positions turn pairs", ZT_EINPUT},
+    {"{model_type: llama, n_embd: 10, n_head: 2, num_key_value_heads: 2}",
+     "r.yaml:3:48: model.head_dim: 5 is odd; rotary positions turn pairs", ZT_EINPUT},
+    {"{model_type: llama, n_embd: 10, n_head: 4}",
+     "r.yaml:3:48: model: n_embd 10 is not n_head 4 x head_dim 2", ZT_EINPUT},
+    {"{model_type: qwen2, n_head: 14, n_embd: 896, num_key_value_heads: 3}",
+     "r.yaml:3:74: model: n_head 14 is not a multiple of num_key_value_heads 3", ZT_EINPUT},
+    {"{model_type: qwen2, attention_bias: false}",
+     "r.yaml:3:44: model.attention_bias: not a choice of qwen2, which has biases of q, k and v "
+     "always",
+     ZT_EUNSUPPORTED},
+    {"{model_type: mistral, attention_bias: true, mlp_bias: true}",
+     "r.yaml:3:46: model.attention_bias: not a choice of mistral, which has no biases\n"
+     "r.yaml:3:62: model.mlp_bias: not a choice of mistral, which has no biases there",
+     ZT_EUNSUPPORTED},
+    {"{model_type: gpt2, rope_theta: 1e4}",
+     "r.yaml:3:39: model.rope_theta: not a choice of gpt2, which has learned positions",
+     ZT_EUNSUPPORTED},
+    {"{model_type: llama, hidden_act: gelu}",
+     "r.yaml:3:40: model.activation_function: gelu is not carried out; use silu", ZT_EUNSUPPORTED},
+    {"{model_type: llama, attention_dropout: 1}",
+     "r.yaml:3:47: model.attention_dropout: 1 is out of range; it must be below 1", ZT_EINPUT},
+    {"{model_type: qwen2, resid_pdrop: 0.1, embd_pdrop: 0.0}",
+     "r.yaml:3:41: model.resid_pdrop: not a choice of qwen2, which has dropout in attention "
+     "only; set attention_dropout",
+     ZT_EINPUT},
+};
+
 TEST(recipe_model_errors_word_for_word)
 {
-    static const struct {
-        const char *model, *want;
-        int code;
-    } c[] = {
-        {"{model_type: gemma}",
-         "r.yaml:3:21: model.model_type: must be gpt2, llama, mistral, qwen2 or qwen3, not "
-         "\"gemma\"",
-         ZT_EINPUT},
-        {"{model_type: llama, rope_scaling: {rope_type: yarn, factor: 4, beta_fast: 32}}",
-         "r.yaml:3:54: model.rope_scaling.rope_type: yarn is understood, but not carried out yet; "
-         "use default, linear or llama3",
-         ZT_EUNSUPPORTED},
-        {"{model_type: llama, rope_scaling: {type: dynamic, factor: 4}}",
-         "r.yaml:3:49: model.rope_scaling.type: dynamic is understood, but not carried out yet; "
-         "use default, linear or llama3",
-         ZT_EUNSUPPORTED},
-        {"{model_type: llama, rope_parameters: {rope_type: bent}}",
-         "r.yaml:3:57: model.rope_parameters.rope_type: must be default, linear or llama3, not "
-         "\"bent\"",
-         ZT_EINPUT},
-        {"{model_type: llama, rope_scaling: {factor: 4}}",
-         "r.yaml:3:51: model.rope_scaling: rope_type is missing: linear or llama3", ZT_EINPUT},
-        {"{model_type: llama, rope_scaling: {rope_type: linear}}",
-         "r.yaml:3:54: model.rope_scaling: linear needs factor", ZT_EINPUT},
-        {"{model_type: llama, rope_scaling: {type: llama3, factor: 8, low_freq_factor: 4, "
-         "high_freq_factor: 1}}",
-         "r.yaml:3:49: model.rope_scaling: llama3 needs original_max_position_embeddings\n"
-         "r.yaml:3:106: model.rope_scaling.high_freq_factor: 1 must be above low_freq_factor, "
-         "which is 4",
-         ZT_EINPUT},
-        {"{model_type: llama, rope_scaling: {type: linear, rope_type: llama3, factor: 2}}",
-         "r.yaml:3:49: model.rope_scaling.type: linear, but rope_type is llama3\n"
-         "r.yaml:3:68: model.rope_scaling: llama3 needs low_freq_factor\n"
-         "r.yaml:3:68: model.rope_scaling: llama3 needs high_freq_factor\n"
-         "r.yaml:3:68: model.rope_scaling: llama3 needs original_max_position_embeddings",
-         ZT_EINPUT},
-        {"{model_type: llama, rope_scaling: {type: linear, factor: 2}, rope_parameters: {}}",
-         "r.yaml:3:69: \"rope_parameters\" and \"rope_scaling\" (line 3) are one key by two names",
-         ZT_EINPUT},
-        {"{model_type: llama, rope_theta: 1e4, rope_parameters: {rope_theta: 5e5}}",
-         "r.yaml:3:75: model.rope_scaling.rope_theta: 500000, but model.rope_theta is 10000",
-         ZT_EINPUT},
-        {"{model_type: llama, rope_theta: 0}",
-         "r.yaml:3:40: model.rope_theta: 0 is out of range; it must be at least 1", ZT_EINPUT},
-        {"{model_type: llama, rope_scaling: {facter: 2}}",
-         "r.yaml:3:43: unknown key \"model.rope_scaling.facter\"; did you mean \"factor\"?",
-         ZT_EINPUT},
-        {"{model_type: llama, partial_rotary_factor: 0.5}",
-         "r.yaml:3:51: model.partial_rotary_factor: 0.5: turning a part of each head is not "
-         "carried out",
-         ZT_EUNSUPPORTED},
-        {"{model_type: llama, head_dim: 5}",
-         "r.yaml:3:38: model.head_dim: 5 is odd; rotary positions turn pairs", ZT_EINPUT},
-        {"{model_type: llama, n_embd: 10, n_head: 2, num_key_value_heads: 2}",
-         "r.yaml:3:48: model.head_dim: 5 is odd; rotary positions turn pairs", ZT_EINPUT},
-        {"{model_type: llama, n_embd: 10, n_head: 4}",
-         "r.yaml:3:48: model: n_embd 10 is not n_head 4 x head_dim 2", ZT_EINPUT},
-        {"{model_type: qwen2, n_head: 14, n_embd: 896, num_key_value_heads: 3}",
-         "r.yaml:3:74: model: n_head 14 is not a multiple of num_key_value_heads 3", ZT_EINPUT},
-        {"{model_type: qwen2, attention_bias: false}",
-         "r.yaml:3:44: model.attention_bias: not a choice of qwen2, which has biases of q, k and v "
-         "always",
-         ZT_EUNSUPPORTED},
-        {"{model_type: mistral, attention_bias: true, mlp_bias: true}",
-         "r.yaml:3:46: model.attention_bias: not a choice of mistral, which has no biases\n"
-         "r.yaml:3:62: model.mlp_bias: not a choice of mistral, which has no biases there",
-         ZT_EUNSUPPORTED},
-        {"{model_type: gpt2, rope_theta: 1e4}",
-         "r.yaml:3:39: model.rope_theta: not a choice of gpt2, which has learned positions",
-         ZT_EUNSUPPORTED},
-        {"{model_type: llama, hidden_act: gelu}",
-         "r.yaml:3:40: model.activation_function: gelu is not carried out; use silu",
-         ZT_EUNSUPPORTED},
-        {"{model_type: llama, attention_dropout: 1}",
-         "r.yaml:3:47: model.attention_dropout: 1 is out of range; it must be below 1", ZT_EINPUT},
-        {"{model_type: qwen2, resid_pdrop: 0.1, embd_pdrop: 0.0}",
-         "r.yaml:3:41: model.resid_pdrop: not a choice of qwen2, which has dropout in attention "
-         "only; set attention_dropout",
-         ZT_EINPUT},
-    };
-    for (size_t i = 0; i < ZT_ARRAY_LEN(c); i++) {
-        struct zt_recipe *r = load_model(c[i].model, DATA);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(refused); i++) {
+        struct zt_recipe *r = load_model(refused[i].model, DATA);
         zt_recipe_free(r);
         if (r)
-            FAIL("loaded: %s", c[i].model);
-        CHECK_STR(err.msg, c[i].want);
-        CHECK_INT(err.code, c[i].code);
+            FAIL("loaded: %s", refused[i].model);
+        CHECK_STR(err.msg, refused[i].want);
+        CHECK_INT(err.code, refused[i].code);
     }
 }
 
