@@ -303,9 +303,11 @@ static int check_free(const struct shm_coll *c, const struct shm_segment *s, str
     zt_fmt_gib(own, sizeof own, (double)s->bytes[c->base.rank - c->first]);
     zt_fmt_gib(left, sizeof left, (double)have);
     zt_fmt_gib(all, sizeof all, fits ? (double)want : (double)SIZE_MAX);
-    return zt_err_set(err, ZT_ENOMEM,
-                      "shared memory: %d ranks need %s (this one %s), but only %s are free",
-                      c->n_ranks, all, own, left);
+    return zt_err_set(
+        err, ZT_ENOMEM,
+        "shared memory: %d ranks need %s (this one %s), but only %s are free; run fewer "
+        "ranks on this host, or end what else holds its memory",
+        c->n_ranks, all, own, left);
 }
 
 /* Size this rank's arena, seal it, map it and fill it with pages. */

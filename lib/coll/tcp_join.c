@@ -352,14 +352,22 @@ static int missing(const struct join *j, double limit_s, struct zt_err *err)
     char ranks[200] = "";
     size_t len = 0;
     int last = -1;
-    for (int k = 0; k < net->n_conns && len < sizeof ranks - 16; k++) {
+    for (int k = 0; k < net->n_conns; k++) {
         if (net->conns[k].fd >= 0 || net->conns[k].rank == last)
             continue;
         last = net->conns[k].rank;
+        if (len > sizeof ranks - 24) {
+            snprintf(ranks + len, sizeof ranks - len, ", ...");
+            break;
+        }
         len += (size_t)snprintf(ranks + len, sizeof ranks - len, "%s%d", len ? ", " : "", last);
     }
-    return zt_err_set(err, ZT_EPEER, "no connection to rank %s of another node within %g s%s",
-                      ranks, limit_s, j->last);
+    return zt_err_set(
+        err, ZT_EPEER,
+        "no connection to rank %s of another node within %g s%s; workers of different hosts "
+        "connect to TCP ports that the system picks: no firewall may be between them, and "
+        "ZT_TCP_INTERFACE can name the network interface to use",
+        ranks, limit_s, j->last);
 }
 
 static int connect_all(struct join *j, double limit_s, struct zt_err *err)

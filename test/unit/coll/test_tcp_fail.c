@@ -199,7 +199,8 @@ TEST(another_secret_joins_nothing)
     join_two(j, net, jobs);
     for (int i = 0; i < 2; i++) {
         CHECK_INT(j[i].rc, ZT_EPEER);
-        if (!strstr(j[i].r.stream.err.msg, "no connection to rank"))
+        if (!strstr(j[i].r.stream.err.msg, "no connection to rank") ||
+            !strstr(j[i].r.stream.err.msg, "; workers of different hosts connect to TCP ports"))
             FAIL("%s", j[i].r.stream.err.msg);
     }
     CHECK(strstr(j[1].r.stream.err.msg, "refused us"));
