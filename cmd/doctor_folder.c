@@ -19,6 +19,16 @@ static void existing(const char *path, struct zt_str *out)
     }
 }
 
+/* A folder in it, for a moment, as what is to be made would be: 0 or errno. Told of none by its rights: try /proc. */
+static int try_making(const char *dir)
+{
+    struct zt_str path = {0};
+    zt_str_printf(&path, "%s/.zerotrain-doctor-XXXXXX", dir);
+    const int no = mkdtemp(path.buf) && !rmdir(path.buf) ? 0 : errno;
+    zt_str_release(&path);
+    return no;
+}
+
 /* A file in it, without a name: nothing is left when we die. 0 or errno. */
 static int try_writing(const char *dir)
 {
@@ -29,7 +39,7 @@ static int try_writing(const char *dir)
         return rc;
     }
     if (errno == EOPNOTSUPP || errno == EISDIR) /* such files are not known there */
-        return access(dir, W_OK) ? errno : 0;
+        return try_making(dir);
     return errno;
 }
 
@@ -40,13 +50,17 @@ static void check_folder(struct doctor_probe *p, const char *name, const char *p
     char left[DOCTOR_SIZE_BYTES], total[DOCTOR_SIZE_BYTES];
     existing(path, &dir);
     const bool there = strcmp(dir.buf, path) == 0;
-    const int no = !there && !writes ? ENOENT : writes ? try_writing(dir.buf) : 0;
+    const bool lacks = !there && !writes;
+    const int no = lacks     ? ENOENT
+                   : !writes ? 0
+                   : there   ? try_writing(dir.buf)
+                             : try_making(dir.buf);
     const double free_bytes = statvfs(dir.buf, &fs) ? 0 : (double)fs.f_bavail * (double)fs.f_frsize;
     const bool little = writes && free_bytes < (double)(1 << 30);
     if (no)
         doctor_say(p, name, DOCTOR_FAIL,
-                   no == ENOENT ? "every host needs it by this path: share it, or make it there"
-                                : "make it writable for this user, or name another",
+                   lacks ? "every host needs it by this path: share it, or make it there"
+                         : "make it writable for this user, or name another",
                    NULL, "%s: %s", path, strerror(no));
     else
         doctor_say(p, name, little ? DOCTOR_WARN : DOCTOR_OK,

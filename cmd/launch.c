@@ -29,8 +29,6 @@ static const char usage[] =
     "  --enable_each_rank_log DIR  also write each rank's output to DIR/rank-N.log\n"
     "  --help                      this text\n";
 
-enum { MASTER_PORT = 29500 }; /* the default of torchrun and deepspeed */
-
 struct options {
     struct zt_launch_opts launch;
     struct zt_env env;
@@ -151,15 +149,6 @@ static int parse(struct options *o, int argc, char **argv, struct zt_err *err)
     return o->launch.n_workers ? 0 : default_workers(o, err);
 }
 
-/* Where ranks that use PyTorch find each other. What the user has set stays. */
-static void set_master(struct zt_env *env)
-{
-    if (!zt_env_get(env, "MASTER_ADDR") && !getenv("MASTER_ADDR"))
-        zt_env_setf(env, "MASTER_ADDR=127.0.0.1");
-    if (!zt_env_get(env, "MASTER_PORT") && !getenv("MASTER_PORT"))
-        zt_env_setf(env, "MASTER_PORT=%d", MASTER_PORT);
-}
-
 /* Nothing of an attempt is left when the next one begins. Its error is in *err, its end in *result. */
 static int run(struct options *o, struct zt_launch_result *result, struct zt_err *err)
 {
@@ -226,7 +215,6 @@ int cmd_launch(int argc, char **argv)
     int rc = parse(&o, argc, argv, &err);
     cmd_restart_begin(&o.restart);
     if (rc == 0) {
-        set_master(&o.env);
         rc = run(&o, &result, &err);
     } else if (rc == 1) {
         fputs(usage, stdout);

@@ -79,7 +79,10 @@ const char *zt_host_name(const char *s, size_t len, char out[ZT_HOST_NAME_BYTES]
     if (len >= ZT_HOST_NAME_BYTES)
         return "is too long for the name of a host";
     if (s[0] == '[')
-        return s[len - 1] == ']' ? ipv6_name(s + 1, len - 2, out) : "lacks its closing ]";
+        return s[len - 1] == ']' ? ipv6_name(s + 1, len - 2, out)
+               : memchr(s, ']', len)
+                   ? "has more after its closing ]; a port is set in ~/.ssh/config"
+                   : "lacks its closing ]";
     if (memchr(s, ':', len))
         return ipv6_name(s, len, out);
     if (s[0] == '-' || s[0] == '.')

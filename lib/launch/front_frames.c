@@ -1,4 +1,5 @@
 /* What is said with a node's agent, in frames: it is told the job, and says what becomes of it. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -33,6 +34,31 @@ static struct zt_nodes nodes_of(const struct front_node *n, struct zt_arena *are
     return nodes;
 }
 
+static void put_env(struct front_node *n, const char *text)
+{
+    zt_frame_put(&n->link.out, ZT_FRAME_ENV, text, strlen(text));
+}
+
+/* Where ranks that use PyTorch find each other: rank 0's host. What the user has set stays. */
+static void put_master(struct front_node *n)
+{
+    static const struct {
+        const char *name, *usual;
+    } vars[] = {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+    const struct zt_launch_opts *o = n->f->opts;
+    const char *rank_0 = o->n_nodes > 1 ? o->nodes[0].address : NULL;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(vars); i++) {
+        const char *set = getenv(vars[i].name);
+        struct zt_str text = {0};
+        zt_str_printf(&text, "%s=%s", vars[i].name,
+                      set                ? set
+                      : i == 0 && rank_0 ? rank_0
+                                         : vars[i].usual);
+        put_env(n, text.buf);
+        zt_str_release(&text);
+    }
+}
+
 static void send_job(struct front_node *n)
 {
     const struct zt_launch_opts *o = n->f->opts;
@@ -57,8 +83,9 @@ static void send_job(struct front_node *n)
         .claim = claim_of(n, &arena),
     };
     memcpy(job.secret, n->f->secret, sizeof job.secret);
+    put_master(n);
     for (int i = 0; i < o->n_env; i++)
-        zt_frame_put(&n->link.out, ZT_FRAME_ENV, o->env[i], strlen(o->env[i]));
+        put_env(n, o->env[i]);
     size_t at = zt_frame_begin(&n->link.out, ZT_FRAME_JOB);
     zt_job_put(&job, &n->link.out);
     zt_frame_end(&n->link.out, at);

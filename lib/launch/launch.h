@@ -176,7 +176,8 @@ struct zt_link;
 
 /*
  * The worker's side. The agent starts it with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE in the
- * environment (as torchrun and DeepSpeed do) and ZT_JOB_FD, a socket to the agent. One thread at a
+ * environment (as torchrun and DeepSpeed do; MASTER_ADDR and MASTER_PORT too: rank 0's host and their usual
+ * port, for who asks; ours do not listen there) and ZT_JOB_FD, a socket to the agent. One thread at a
  * time. When the agent dies, the kernel kills the worker.
  */
 struct zt_worker {

@@ -156,6 +156,11 @@ static void put_exit(const struct zt_ssh_target *t, int code, const char *said, 
     if (!greeted && (code == NOT_FOUND || code == NOT_EXECUTABLE))
         zt_str_printf(out, "%s cannot be run there%s%s; --remote_path=PATH says where it is",
                       t->program, colon, line);
+    else if (!greeted && code == 0)
+        zt_str_printf(out,
+                      "%s there is not zerotrain: it ended without a word to us%s%s; "
+                      "--remote_path=PATH says where zerotrain is",
+                      t->program, colon, line);
     else
         zt_str_printf(out, "the agent ended with exit code %d%s%s", code, colon, line);
 }

@@ -403,7 +403,10 @@ static int probe(struct zt_saver *s, struct zt_err *err)
     probe_path(s, s->env->rank, &path);
     int rc = coll->ops->barrier(s->env->coll, err); /* rank 0 has the lock, and has cleaned up */
     if (!rc && mkdir(path.buf, 0777) && errno != EEXIST)
-        rc = zt_err_errno(err, ZT_EIO, "%s: mkdir", path.buf);
+        rc = zt_err_set(err, errno == EIO || errno == ENOSPC ? ZT_EIO : ZT_EINPUT,
+                        "checkpoint.dir: %s: rank %d can make no folder there: %s; it must be one "
+                        "that all hosts share, and that each can write",
+                        s->dir, s->env->rank, strerror(errno));
     if (!rc)
         rc = coll->ops->barrier(s->env->coll, err);
     for (int r = 0; r < s->env->world && s->env->rank == 0 && !rc; r++) {

@@ -23,6 +23,7 @@ failures() { grep -aE -A1 '^  FAIL|^not ready|exit status' | sed -E 's/ +/ /g; s
 (ulimit -n 71 && try doctor) | failures
 try zerotrain doctor --device=cuda | failures | grep -o 'FAIL GPUs\|not ready.*\|.exit.*'
 try doctor --set checkpoint.dir=text.txt/here tiny.yaml | failures
+try doctor --set checkpoint.dir=/proc/here tiny.yaml | failures # nobody may make one there, though its rights say so
 try doctor --set 'data.train=no*.txt' tiny.yaml | failures
 # What its header promises is not there: training refuses it too.
 python3 -c 'import struct; open("short.bin", "wb").write(struct.pack("<3i1032x", 20240520, 1, 1000))'

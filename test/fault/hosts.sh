@@ -194,6 +194,9 @@ within 15 "a host that is frozen" '[1-9]*' 'zt3'
 
 # The second host's rank is told and ends; the first one's sees that before its agent, whose connection hangs, is told.
 train
+for v in MASTER_ADDR=10. MASTER_PORT=29500 RANK=1 LOCAL_RANK=0 WORLD_SIZE=3 LOCAL_WORLD_SIZE=1; do
+    tr '\0' '\n' <"/proc/$(rank_on 2 1)/environ" | grep -q "^$v" || fail "variables of a rank" "it has no $v"
+done
 sessions=()
 for p in $(called 1 'sshd.*'); do
     [ "$p" = "$(cat "$lab/zt1/pid")" ] || sessions+=("$p")
@@ -227,6 +230,10 @@ if small_there "$tmp/nvme" && small_there "$tmp/ck"; then
     examine "doctor of a folder that one host does not share" 1 '^zt2, 1 slot: 1 failure, [0-9]+ warnings?$' \
         'warn +checkpoints +.*/ck: [0-9.]+ MiB free' 'FAIL +shared folder .*/ck is another folder than on the first host' \
         '^not ready: 1 failure'
+    nsenter -t "$(cat "$lab/zt2/pid")" -m mount -o remount,ro "$tmp/ck"
+    struck=$SECONDS
+    go --set checkpoint.dir="$tmp/ck"
+    within 10 "a folder of checkpoints that one host cannot write" 3 'rank 1 can make no folder there: Read-only file system'
 else
     echo "skip hosts the disk of one host is full: no mounts here"
 fi

@@ -82,7 +82,7 @@ TEST(all_wrong_lines_are_reported_at_once)
 {
     static const char text[] = "a slots=1\n-oProxyCommand=x slots=1\nb:22 slots=1\n\nc slots=1 d\n"
                                "@e slots=1\n[::1 slots=1\nA slots=1 # again\nf slots=1025\n"
-                               "g\x01 slots=1\nh\tslots=2#no";
+                               "g\x01 slots=1\nh\tslots=2#no\n[::1]:22 slots=1";
     static const char *const say[] = {
         "f:2:1: \"-oProxyCommand=x\" is no name of a host: it cannot begin so",
         "f:3:1: \"b:22\" is neither a name nor an IPv6 address; a port",
@@ -93,6 +93,7 @@ TEST(all_wrong_lines_are_reported_at_once)
         "f:9:9: \"slots=1025\"",
         "f:10:1: \"g\\x01\" is no name",
         "f:11:9: \"slots=2#no\"",
+        "f:12:1: \"[::1]:22\" has more after its closing ]; a port",
     };
     struct zt_hosts h = {0};
     struct zt_err err = {0};

@@ -79,6 +79,9 @@ TEST(the_end_of_the_client_is_explained)
         {127, "sh: 1: exec: /opt/zero train/bin/zerotrain: not found\n", false,
          "/opt/zero train/bin/zerotrain cannot be run there: sh: 1: exec: /opt/zero "
          "train/bin/zerotrain: not found; --remote_path=PATH says where it is"},
+        {0, "usage: train FILE\n", false,
+         "/opt/zero train/bin/zerotrain there is not zerotrain: it ended without a word to us: "
+         "usage: train FILE; --remote_path=PATH says where zerotrain is"},
         {3, "", true, "the agent ended with exit code 3"},
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
