@@ -365,7 +365,8 @@ static int take_job(struct agent *a, const struct zt_frame *f, struct zt_err *er
         return rc;
     a->has_job = true;
     a->silence_ns = a->job.silence_ns;
-    begin(a);
+    if (a->stop == ZT_STOP_NONE) /* else a signal came before it */
+        begin(a);
     return 0;
 }
 

@@ -122,6 +122,9 @@ void zt_front_heed(struct front *f, int sig, int count);
 /* A node's agent was told to end by SIGTERM or SIGUSR1. */
 void zt_front_agent_signalled(struct front_node *n, int sig);
 
+/* It has ended by a signal that it did not ask about, and its workers with it, if there were any yet. */
+void zt_front_agent_ended(struct front_node *n, int sig);
+
 /* Signals that a process has got which stands for a rank, or its end. */
 void zt_front_read_party(struct front *f, struct zt_party *p);
 

@@ -311,6 +311,8 @@ static int on_end(struct front_node *n, struct zt_cursor c, struct zt_err *err)
     const int sig = (int)zt_get_u32(&c) & 127;
     n->end_signal = sig ? sig : n->end_signal;
     n->ended = true;
+    if (sig)
+        zt_front_agent_ended(n, sig);
     return zt_cursor_done(&c) ? 0 : zt_err_set(err, ZT_EPROTO, "malformed END frame");
 }
 

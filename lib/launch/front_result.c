@@ -77,7 +77,7 @@ static void describe_end(const struct front *f, struct zt_launch_result *res, st
     const struct front_node *left = zt_front_find(f, left_something);
     const int by_signal = f->user_signal ? f->user_signal : told ? told->end_signal : 0;
     const enum zt_death_kind kind = f->failed ? zt_death_kind(&f->first) : ZT_DEATH_WELL;
-    if (kind == ZT_DEATH_OWN || (kind == ZT_DEATH_PEER && !lost && !f->parted)) {
+    if (kind == ZT_DEATH_OWN || (kind == ZT_DEATH_PEER && !lost && !told && !f->parted)) {
         describe_failure(f, res, s);
     } else if (lost) {
         describe_lost_agent(lost, res, s);

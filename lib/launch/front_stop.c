@@ -84,6 +84,18 @@ void zt_front_agent_signalled(struct front_node *n, int sig)
     zt_front_stop(f, ZT_STOP_TERM);
 }
 
+void zt_front_agent_ended(struct front_node *n, int sig)
+{
+    char why[100];
+    snprintf(why, sizeof why, "it was ended by signal %d (%s)", sig, strsignal(sig));
+    if (n->f->stop >= ZT_STOP_TERM || zt_node_fail_alone(n, why))
+        return;
+    if (n->f->n_nodes > 1)
+        zt_front_notice(n->f, "the agent on %s was ended by signal %d (%s); stopping the others",
+                        n->host, sig, strsignal(sig));
+    zt_front_stop(n->f, ZT_STOP_TERM);
+}
+
 void zt_front_heed(struct front *f, int sig, int count)
 {
     if (count <= f->n_heeded)

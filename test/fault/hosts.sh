@@ -192,6 +192,26 @@ until_true ended
 kill -CONT "${frozen[@]}"
 within 15 "a host that is frozen" '[1-9]*' 'zt3'
 
+# Before the agent is told the job, as the front end sleeps.
+go --launcher=openssh
+heeds_term() { # of the agent on host 2: it is there, and SIGTERM waits for it
+    local p mask
+    p=$(agent_on 2)
+    mask=$(sed -n 's/^SigBlk:\t//p' "/proc/${p:-none}/status" 2>/dev/null)
+    (((0x0$mask & 0x4000) != 0))
+}
+clients() { [ "$(pgrep -P "$pid" -cx ssh)" = 3 ]; }
+kill -STOP "$(cat "$lab/zt2/pid")"
+until_true clients
+hit STOP "$pid"
+kill -CONT "$(cat "$lab/zt2/pid")"
+until_true heeds_term
+hit TERM "$(agent_on 2)"
+until_true nothing_on 2
+struck=$SECONDS
+hit CONT "$pid"
+within 5 "SIGTERM to an agent without a job" 143 'the agent was stopped by signal 15'
+
 # The second host's rank is told and ends; the first one's sees that before its agent, whose connection hangs, is told.
 train
 for v in MASTER_ADDR=10. MASTER_PORT=29500 RANK=1 LOCAL_RANK=0 WORLD_SIZE=3 LOCAL_WORLD_SIZE=1; do

@@ -37,7 +37,6 @@ goes_on_and_ends() { # NAME PATTERN
 said() { # NAME PATTERN
     grep -qE -- "$2" "$tmp/err" "$tmp/out" || fail "$1" "nobody said \"$2\""
 }
-nothing_on() { [ -z "$(on_host "$1")" ]; }
 # Of each step.
 losses() { grep -o '"loss": *[0-9.]*' "$1/metrics.jsonl" | grep -o '[0-9.]*$'; }
 # In all steps that both have, those after the failure too, the losses are the same but for rounding.
@@ -78,8 +77,14 @@ goes_on_and_ends "an agent is killed" 'the agent on zt2 was lost'
 
 # What rank 0 says does not come through any more, and it goes on training.
 name="a connection hangs, and is lost"
+client_to() {
+    local p
+    for p in $(pgrep -P "$pid" -x ssh); do
+        ! tr '\0' '\n' <"/proc/$p/cmdline" | grep -qx "$1" || echo "$p"
+    done
+}
 train --max_restarts=1 --launcher=openssh
-client=$(pgrep -P "$pid" -x ssh | while read -r p; do ! tr '\0' '\n' <"/proc/$p/cmdline" | grep -qx zt1 || echo "$p"; done)
+client=$(client_to zt1)
 hit STOP "$client"
 made=$(steps_so_far)
 until_true has_step $((made + 20))
@@ -89,6 +94,24 @@ until_more_than 2
 hit INT "$pid"
 struck=$SECONDS
 within 5 "$name" 130 "metrics.jsonl lacks steps [0-9]+ to [0-9]+:"
+
+# Neither does that it has begun. Until then hosts do not reach each other.
+name="a connection hangs before the first step, and is lost"
+apart() { for i in 1 2 3; do bridge link set dev vzt$i isolated "$1"; done; }
+dials() { [ -n "$(ip netns exec zt3 ss -Htn state syn-sent)" ] || ended; }
+apart on
+start_saving --hostfile="$tmp/three" --max_restarts=1 --launcher=openssh
+until_true dials
+client=$(client_to zt1)
+hit STOP "$client"
+apart off
+until_step 3
+hit 9 "$client"
+until_true went_on 1
+until_more_than 2
+hit INT "$pid"
+struck=$SECONDS
+within 5 "$name" 130 "metrics.jsonl lacks steps 1 to [0-9]+:"
 
 train_unsaved --max_restarts=1
 kill_rank 2 1

@@ -38,10 +38,11 @@ called() { # HOST PATTERN: its processes whose names are that (newer sshds have 
 }
 rank_on() { called "$1" "zerotrain-r$2"; }
 agent_on() { called "$1" zerotrain-agent; }
+nothing_on() { [ -z "$(on_host "$1")" ]; }
 nothing_on_hosts() {
     local i
     for ((i = 1; i <= N; i++)); do
-        [ -z "$(on_host $i)" ] || return 1
+        nothing_on $i || return 1
     done
 }
 
