@@ -300,7 +300,11 @@ static void cut_record(struct display *d)
     int64_t last;
     if (zt_record_cut(d->metrics_path, d->first_step, &last, &err)) {
         notice_unwritten(d, err.msg);
-    } else if (last >= 0 && last < d->first_step) {
+        return;
+    }
+    if (last < 0)
+        last = d->restarts ? d->begun_step : d->first_step;
+    if (last < d->first_step) {
         snprintf(text, sizeof text,
                  "metrics.jsonl lacks steps %" PRId64 " to %" PRId64
                  ": they were made, but word of them was lost on its way",
@@ -318,7 +322,7 @@ static void on_start(struct display *d, const json_t *o)
     double peak = number(o, "peak_flops");
     clear_live_line(d);
     d->first_step = d->done_steps = integer(o, "first_step");
-    if (!d->have_loss) /* no attempt before this one has made a step */
+    if (!d->restarts)
         d->begun_step = d->first_step;
     d->started = true;
     d->steps = integer(o, "last_step");

@@ -42,7 +42,7 @@ struct display {
     double best_val;
     int64_t best_step;
     int64_t first_step; /* done before this attempt */
-    int64_t begun_step; /* done before this run */
+    int64_t begun_step; /* done before this run; until it starts, as it is meant to */
     int64_t done_steps, skipped;
     double timed_s, timed_tokens; /* of steps whose time is known: no evaluation in between */
     struct speed speed;

@@ -181,6 +181,8 @@ static int prepare(struct job *j, struct zt_err *err)
         return rc;
     display_init(&j->display, j->log_dir.buf, metrics, j->dev.n_workers, j->r->train.steps,
                  j->r->log.steps_per_print);
+    if (j->from.len && !zt_ckpt_named_step(j->from.buf, &j->display.begun_step))
+        j->display.begun_step = 0;
     set_display(j);
     zt_recipe_print(j->r, &recipe);
     zt_str_printf(&path, "%s/recipe.yaml", j->log_dir.buf);
@@ -473,12 +475,17 @@ static int set_up_again(struct job *j, bool changed)
     return 0;
 }
 
-/* Else another attempt begins as this one did, perhaps from a checkpoint of another run. */
+/*
+ * Else another attempt begins as this one did, perhaps from a checkpoint of another run. Ranks save whether we hear of
+ * their start or not; where the run did not go on from the folder itself, what is in it can only be theirs.
+ */
 static bool has_saved(const struct job *j)
 {
     struct zt_err ignored;
     int64_t *steps;
     int n;
+    if (!j->display.started && zt_train_goes_on_here(j->r))
+        return false;
     if (!j->r->checkpoint.dir || zt_ckpt_steps(j->r->checkpoint.dir, &steps, &n, &ignored))
         return false;
     free(steps);
@@ -491,7 +498,7 @@ static bool begin_again(struct job *j, struct outcome *end)
     const struct zt_launch_sink sink = {.ctx = &j->display, .flush = display_flush};
     struct zt_str left_out = {0};
     double wait_s;
-    j->begun = j->begun || (j->display.started && has_saved(j));
+    j->begun = j->begun || has_saved(j);
     if (!cmd_restart_again(&j->restart, end->rc, &end->result, &wait_s, &end->next))
         return false;
     cmd_slurm_end(&j->o, end->code);

@@ -87,7 +87,7 @@ int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model 
                                struct zt_str *notes, struct zt_err *err)
 {
     const struct zt_recipe_checkpoint *c = &r->checkpoint;
-    const bool resumes = strcmp(c->resume, "never") != 0, here = zt_load_is_here(r);
+    const bool resumes = strcmp(c->resume, "never") != 0, here = zt_train_goes_on_here(r);
     struct zt_ckpt_lock *lock = NULL;
     int rc = 0;
     zt_str_reset(from);

@@ -189,7 +189,7 @@ static bool is_of(const char *path, const char *dir)
     return is;
 }
 
-bool zt_load_is_here(const struct zt_recipe *r)
+bool zt_train_goes_on_here(const struct zt_recipe *r)
 {
     const struct zt_recipe_checkpoint *c = &r->checkpoint;
     if (!c->dir || strcmp(c->resume, "never") == 0)

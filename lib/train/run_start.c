@@ -293,7 +293,7 @@ static int resume(struct zt_run *run, struct zt_err *err)
     return zt_err_set(err, ZT_EINPUT,
                       "%s: none of its %d checkpoints can be read; to begin anew: --resume=never%s",
                       strcmp(c->resume, "newest") ? c->resume : c->dir, n_tried,
-                      zt_load_is_here(run->r) ? " --fresh" : "");
+                      zt_train_goes_on_here(run->r) ? " --fresh" : "");
 }
 
 /* Noise, or the weights of model.from. */

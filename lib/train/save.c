@@ -376,7 +376,7 @@ static int check_still_empty(const struct zt_recipe *r, struct zt_err *err)
 {
     int64_t *steps;
     int n;
-    if (zt_load_is_here(r))
+    if (zt_train_goes_on_here(r))
         return 0;
     int rc = zt_ckpt_steps(r->checkpoint.dir, &steps, &n, err);
     if (rc)

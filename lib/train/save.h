@@ -113,9 +113,6 @@ void zt_load_expect(struct zt_load *l, const struct zt_plan *p, int unit,
 void zt_load_fill(struct zt_load *l, const struct zt_plan *p, int unit, enum zt_ckpt_part_kind part,
                   int64_t begin, int64_t n, float *out);
 
-/* It goes on with what is in its own checkpoint.dir, where nothing else may be. */
-bool zt_load_is_here(const struct zt_recipe *r);
-
 /* In a step's place: the path that was given, which is a checkpoint itself. Another will not do. */
 enum { ZT_LOAD_NAMED = -1 };
 

@@ -58,6 +58,9 @@ int zt_train_check_checkpoints(const struct zt_recipe *r, const struct zt_model 
                                const struct zt_ckpt_wait *wait, struct zt_str *from,
                                struct zt_str *notes, struct zt_err *err) ZT_MUST_CHECK;
 
+/* It goes on with what is in its own checkpoint.dir, where nothing else may be. Else that is empty once it begins. */
+bool zt_train_goes_on_here(const struct zt_recipe *r);
+
 /* Steps that train.epochs passes over data.train take; the last may be padded. Opens the data. */
 int zt_train_epoch_steps(const struct zt_recipe *r, int64_t *steps,
                          struct zt_err *err) ZT_MUST_CHECK;
