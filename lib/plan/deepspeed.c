@@ -4,9 +4,15 @@
 
 /* The cases that its printed tables have, in their order. */
 static const struct zt_deepspeed_case cases[] = {
-    {3, true, true, true},   {3, true, true, false},   {3, true, false, true},
-    {3, true, false, false}, {3, false, false, true},  {3, false, false, false},
-    {2, true, false, false}, {2, false, false, false},
+    {.stage = 3, .offload_optimizer = true, .offload_param = true, .zero_init = true},
+    {.stage = 3, .offload_optimizer = true, .offload_param = true},
+    {.stage = 3, .offload_optimizer = true, .zero_init = true},
+    {.stage = 3, .offload_optimizer = true},
+    {.stage = 3, .zero_init = true},
+    {.stage = 3},
+    {.stage = 2, .offload_optimizer = true},
+    {.stage = 2},
+    {.stage = 2, .older = true},
 };
 
 /*
@@ -14,7 +20,7 @@ static const struct zt_deepspeed_case cases[] = {
  * optimizer) over the ranks. On the host 18 bytes (all offloaded) or 16 (the optimizer), but 4 for each
  * rank of the host while it makes the model whole; or nothing but buffers of a layer or a model there.
  * Of several hosts each has its share of what is offloaded.
- * Stage 2: 4 bytes and 16 over the ranks, or with the optimizer offloaded 2; on the host 16 bytes but at
+ * Stage 2: 2 bytes and 18 over the ranks (older releases: 4 and 16), or with the optimizer offloaded 2; on the host 16 bytes but at
  * least 4 for each rank of all hosts, or 4 for each of its own.
  */
 struct zt_deepspeed_estimate zt_deepspeed_estimate(const struct zt_deepspeed_case *c, double p,
@@ -24,7 +30,8 @@ struct zt_deepspeed_estimate zt_deepspeed_estimate(const struct zt_deepspeed_cas
     if (c->stage == 2 && c->offload_optimizer)
         return (struct zt_deepspeed_estimate){p * ZT_MAX(4 * n, 16) * buffers, 2 * p};
     if (c->stage == 2)
-        return (struct zt_deepspeed_estimate){p * whole * buffers, 4 * p + 16 * p / n};
+        return (struct zt_deepspeed_estimate){p * whole * buffers,
+                                              c->older ? 4 * p + 16 * p / n : 2 * p + 18 * p / n};
     if (!c->offload_optimizer)
         return (struct zt_deepspeed_estimate){(c->zero_init ? largest_layer : p) * whole * buffers,
                                               layer + 18 * p / n};
@@ -57,7 +64,9 @@ int64_t zt_deepspeed_largest_layer(const struct zt_model *m)
 static const char *case_text(const struct zt_deepspeed_case *c)
 {
     if (c->stage == 2)
-        return c->offload_optimizer ? "2, optimizer on the host" : "2";
+        return c->offload_optimizer ? "2, optimizer on the host"
+               : c->older           ? "2, by older releases"
+                                    : "2";
     if (!c->offload_optimizer)
         return c->zero_init ? "3" : "3, model made whole";
     if (!c->offload_param)
@@ -107,11 +116,15 @@ int zt_deepspeed_print(const struct zt_model *model, const struct zt_plan_config
         zt_str_puts(out, "\n");
     }
     zt_str_puts(
-        out, "\nDeepSpeed's rule: of stage 3 each GPU holds the largest layer in 4 bytes, and 18 "
-             "bytes a parameter\n(2 with the optimizer on the host, 0 with all) over the GPUs; of "
-             "stage 2 4 bytes, and 16 over the\nGPUs (2 and 0 with the optimizer on the host). The "
-             "host: 18 or 16 bytes offloaded; 4 for each GPU\nwhile every rank makes the model "
-             "whole; all of it 1.5-fold. Activations are not in it.\n");
+        out, "\nThe rule of DeepSpeed 0.19.8: of stage 3 each GPU holds the largest layer "
+             "in 4 bytes, and 18\n"
+             "bytes a parameter (2 with the optimizer on the host, 0 with all) over the "
+             "GPUs; of stage 2 it\n"
+             "holds 2 bytes, and 18 over the GPUs (2 and 0 with the optimizer on the host; older "
+             "releases, and its\n"
+             "manual: 4 and 16). The host: 18 or 16 bytes offloaded; 4 for each GPU while "
+             "every rank makes the\n"
+             "model whole; all of it 1.5-fold. Activations are not in it.\n");
     if (model)
         zt_str_puts(out, "Planned here: all of the arenas, to the byte: activations, buffers and "
                          "padding too.\n");

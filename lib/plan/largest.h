@@ -54,7 +54,7 @@ void zt_largest_print_json(const struct zt_largest_table *t, struct zt_str *out)
 /* ---- DeepSpeed's estimators (deepspeed.c) ---- */
 
 /*
- * What estimate_zero2_ and estimate_zero3_model_states_mem_needs of DeepSpeed answer, in bytes: of a
+ * What estimate_zero2_ and estimate_zero3_model_states_mem_needs of DeepSpeed 0.19.8 answer, in bytes: of a
  * host's memory for all of its ranks, and of each GPU. They know only numbers of parameters, all of
  * them and of the largest layer, and count host buffers 1.5-fold.
  */
@@ -66,6 +66,7 @@ struct zt_deepspeed_case {
     int stage; /* 2 or 3 */
     bool offload_optimizer, offload_param;
     bool zero_init; /* stage 3: parameters are split while the model is made */
+    bool older;     /* stage 2: as releases that counted 4 bytes and 16 over the ranks */
 };
 
 struct zt_deepspeed_estimate zt_deepspeed_estimate(const struct zt_deepspeed_case *c,
