@@ -1,8 +1,15 @@
 #include "exact.h"
 
-#include <stdbool.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/str.h"
+
+static bool is_long(const char *given)
+{
+    return strncmp(given, "--", 2) == 0;
+}
 
 /* "--name" or "--name=value" with the whole of one of the names. */
 static bool is_exact(const char *given, const struct option *longs)
@@ -15,23 +22,49 @@ static bool is_exact(const char *given, const struct option *longs)
     return false;
 }
 
-int cmd_getopt(int argc, char *const *argv, const char *shorts, const struct option *longs,
-               const char **given)
+static const char *nearest(const char *name, const struct option *longs)
 {
-    static char letter[] = "-x";
-    const int what = getopt_long(argc, argv, shorts, longs, NULL);
+    enum { MOST = 64 };
+    const char *names[MOST];
+    size_t n = 0;
+    for (; longs->name && n < MOST; longs++)
+        names[n++] = longs->name;
+    return zt_nearest(name + strspn(name, "-"), names, n);
+}
+
+static int unknown(const struct cmd_optset *set, const char *name, struct zt_err *err)
+{
+    const char *instead = set->instead ? set->instead(name) : NULL;
+    const char *near = nearest(name, set->longs);
+    if (instead)
+        return zt_err_set(err, ZT_EUSAGE, "%s: %s", name, instead);
+    if (near)
+        return zt_err_set(err, ZT_EUSAGE, "%s: no such option; did you mean --%s?", name, near);
+    return zt_err_set(err, ZT_EUSAGE, "%s: no such option; see zerotrain %s --help", name,
+                      set->command);
+}
+
+int cmd_getopt(const struct cmd_optset *set, int argc, char *const *argv, struct zt_err *err)
+{
+    char name[64];
+    int rc;
+    opterr = 0;
+    const int what = getopt_long(argc, argv, set->in_order ? "+:h" : ":h", set->longs, NULL);
     if (what == -1)
         return what;
     const bool own_word = what != ':' && what != '?' && optarg && optarg == argv[optind - 1];
-    *given = argv[optind - (own_word ? 2 : 1)];
-    if (what == '?' && optopt > 0 && optopt < 128) {
-        letter[1] = (char)optopt;
-        if (strncmp(*given, "--", 2) != 0) /* else --help=x: takes no value */
-            *given = letter;
+    const char *given = argv[optind - (own_word ? 2 : 1)];
+    const bool exact = is_long(given) ? is_exact(given, set->longs) : what == 'h';
+    if (exact && what != ':' && what != '?')
         return what;
-    }
-    if (strncmp(*given, "--", 2) != 0 || is_exact(*given, longs))
-        return what;
-    optopt = 0; /* as of a name that nobody has */
-    return '?';
+    if (what == '?' && optopt > 0 && optopt <= CHAR_MAX && !is_long(given))
+        snprintf(name, sizeof name, "-%c", optopt); /* a letter, perhaps of several in a word */
+    else
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(given, "="), given);
+    if (!exact)
+        rc = unknown(set, name, err);
+    else
+        rc = zt_err_set(err, ZT_EUSAGE, "%s: %s", name,
+                        what == ':' ? "needs a value" : "takes no value");
+    return rc ? '?' : what;
 }

@@ -1,17 +1,24 @@
 /*
- * exact.h: options whose names are exact. getopt_long() takes any unambiguous beginning of a name, so that --deepspeed
- * would be --deepspeed_config and take the next word.
+ * exact.h: the options of every command. Names are exact: getopt_long() takes any unambiguous beginning of a name, so that
+ * --deepspeed would be --deepspeed_config and take the next word.
  */
 #ifndef ZT_CMD_EXACT_H
 #define ZT_CMD_EXACT_H
 
 #include <getopt.h>
+#include <stdbool.h>
 
-/*
- * getopt_long() with an abbreviated name as '?'. `shorts` says ':' first. *given: what was given, "--name", "--name=value"
- * or "-x"; only to be read after '?' and ':'. It lives as long as argv, or until the next call.
- */
-int cmd_getopt(int argc, char *const *argv, const char *shorts, const struct option *longs,
-               const char **given);
+#include "base/err.h"
+
+struct cmd_optset {
+    const char *command;        /* of zerotrain, whose --help lists them */
+    const struct option *longs; /* "help" is 'h', and -h too */
+    bool in_order;              /* the first operand ends the options */
+    /* What to write for an option of another program; NULL: of none */
+    const char *(*instead)(const char *name);
+};
+
+/* getopt_long(). '?': *err says what is wrong with the option given, and what its name may have meant. */
+int cmd_getopt(const struct cmd_optset *set, int argc, char *const *argv, struct zt_err *err);
 
 #endif

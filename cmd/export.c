@@ -78,18 +78,17 @@ static int parse(int argc, char **argv, struct options *o)
                                           {"force", no_argument, NULL, 'f'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    const char *given = NULL;
+    static const struct cmd_optset set = {.command = "export", .longs = longs};
+    struct zt_err err;
     int option, code = -1;
     optind = 1;
-    opterr = 0;
-    while (code < 0 && (option = cmd_getopt(argc, argv, ":", longs, &given)) != -1) {
+    while (code < 0 && (option = cmd_getopt(&set, argc, argv, &err)) != -1) {
         if (option == 'h') {
             fputs(usage, stdout);
             return ZT_EXIT_OK;
         }
-        if (option == ':' || option == '?') {
-            cmd_error("%s: %s; see zerotrain export --help", given,
-                      option == ':' ? "needs a value" : "no such option");
+        if (option == '?') {
+            cmd_error("%s", err.msg);
             return ZT_EXIT_USAGE;
         }
         code = take_option(o, option, optarg);

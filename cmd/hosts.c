@@ -5,6 +5,7 @@
 
 #include "cmd.h"
 #include "exact.h"
+#include "foreign.h"
 #include "slurm.h"
 
 static const char usage[] =
@@ -55,10 +56,11 @@ static int parse(struct options *o, int argc, char **argv)
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
-    const char *given = NULL;
+    static const struct cmd_optset set = {
+        .command = "hosts", .longs = longs, .instead = cmd_foreign_option};
+    struct zt_err err;
     int opt;
-    opterr = 0;
-    while ((opt = cmd_getopt(argc, argv, ":h", longs, &given)) != -1) {
+    while ((opt = cmd_getopt(&set, argc, argv, &err)) != -1) {
         bool ok = true;
         switch (opt) {
         case 'f':
@@ -86,8 +88,7 @@ static int parse(struct options *o, int argc, char **argv)
             fputs(usage, stdout);
             return ZT_EXIT_OK;
         default:
-            cmd_error("%s: %s; see zerotrain hosts --help", given,
-                      opt == ':' ? "needs a value" : "no such option");
+            cmd_error("%s", err.msg);
             ok = false;
         }
         if (!ok)

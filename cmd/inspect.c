@@ -228,11 +228,11 @@ int cmd_inspect(int argc, char **argv)
                                           {NULL, 0, NULL, 0}};
     struct inspection in = {0};
     bool json = false;
-    const char *given = NULL;
+    static const struct cmd_optset set = {.command = "inspect", .longs = longs};
+    struct zt_err err;
     int option;
     optind = 1;
-    opterr = 0;
-    while ((option = cmd_getopt(argc, argv, ":", longs, &given)) != -1) {
+    while ((option = cmd_getopt(&set, argc, argv, &err)) != -1) {
         switch (option) {
         case 'v':
             in.verify = true;
@@ -244,7 +244,7 @@ int cmd_inspect(int argc, char **argv)
             fputs(usage, stdout);
             return ZT_EXIT_OK;
         default:
-            cmd_error("%s: no such option; see zerotrain inspect --help", given);
+            cmd_error("%s", err.msg);
             return ZT_EXIT_USAGE;
         }
     }

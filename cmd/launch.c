@@ -130,15 +130,13 @@ static int parse(struct options *o, int argc, char **argv, struct zt_err *err)
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
-    const char *given = NULL;
+    static const struct cmd_optset set = {.command = "launch", .longs = longs, .in_order = true};
     int option, rc = 0;
-    opterr = 0;
-    while (!rc && (option = cmd_getopt(argc, argv, "+:", longs, &given)) != -1) {
+    while (!rc && (option = cmd_getopt(&set, argc, argv, err)) != -1) {
         if (option == 'h')
             return 1;
-        if (option == ':' || option == '?')
-            return zt_err_set(err, ZT_EINPUT, "%s: %s; see --help", given,
-                              option == ':' ? "needs a value" : "no such option");
+        if (option == '?')
+            return err->code;
         rc = take_option(o, option, optarg, err);
     }
     if (rc)
@@ -188,7 +186,7 @@ static int finish(struct printer *p, const struct zt_launch_result *result, int 
                   const struct zt_err *err)
 {
     const bool told = result->told || (result->first_rank < 0 && result->exit_code > 128);
-    const int code = rc == ZT_EINPUT ? 2 : rc < 0 ? 1 : result->exit_code;
+    const int code = rc == ZT_EINPUT || rc == ZT_EUSAGE ? 2 : rc < 0 ? 1 : result->exit_code;
     if (rc < 0)
         zt_str_printf(&p->err.buf, "zerotrain launch: %s\n", err->msg);
     if (result->summary[0])

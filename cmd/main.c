@@ -94,25 +94,67 @@ int zt_exit_code(int zt_code)
     }
 }
 
+static const struct cmd *find_command(const char *name)
+{
+    for (size_t i = 0; i < ZT_ARRAY_LEN(commands); i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+/* Neither a command, nor what names a recipe. */
+static bool is_unknown(const char *word)
+{
+    return word[0] != '-' && !strpbrk(word, "./") && access(word, F_OK) != 0;
+}
+
+static int refuse(const char *word)
+{
+    const char *names[ZT_ARRAY_LEN(commands)];
+    size_t n = 0;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(commands); i++)
+        if (commands[i].help)
+            names[n++] = commands[i].name;
+    const char *near = zt_nearest(word, names, n);
+    cmd_error("%s: neither a command nor a recipe; %s%s%s", word,
+              near ? "did you mean `zerotrain " : "see zerotrain --help", near ? near : "",
+              near ? "`?" : "");
+    return ZT_EXIT_USAGE;
+}
+
+/* `zerotrain help COMMAND` */
+static int help(int argc, char **argv)
+{
+    const struct cmd *c = argc > 2 ? find_command(argv[2]) : NULL;
+    char *for_help[] = {argv[argc > 2 ? 2 : 1], (char[]){"--help"}, NULL};
+    if (c && c->help)
+        return c->run(2, for_help);
+    if (argc > 2)
+        return refuse(argv[2]);
+    print_help(stdout);
+    return ZT_EXIT_OK;
+}
+
 static int run_command(int argc, char **argv)
 {
     if (argc < 2) {
         print_help(stderr);
         return ZT_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "help") == 0)
+        return help(argc, argv);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help(stdout);
         return ZT_EXIT_OK;
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
         printf("zerotrain %s\n", ZT_VERSION);
         return ZT_EXIT_OK;
     }
-    for (size_t i = 0; i < ZT_ARRAY_LEN(commands); i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    return cmd_train(argc, argv);
+    const struct cmd *c = find_command(argv[1]);
+    if (c)
+        return c->run(argc - 1, argv + 1);
+    return is_unknown(argv[1]) ? refuse(argv[1]) : cmd_train(argc, argv);
 }
 
 /*

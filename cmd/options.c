@@ -220,8 +220,20 @@ static bool has(enum cmd_command command, const struct row *r)
     return r->commands & 1u << command;
 }
 
+/* What `text` begins with that fits into `width` columns, whole words. */
+static size_t line_len(const char *text, size_t width)
+{
+    size_t len = strlen(text);
+    if (len <= width)
+        return len;
+    for (len = width; len > 0 && text[len] != ' ';)
+        len--;
+    return len ? len : strcspn(text, " ");
+}
+
 static void print_usage(enum cmd_command command)
 {
+    enum { LEFT = 31, WIDTH = 80 };
     printf("usage: %s\n\n", commands[command].usage);
     for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++) {
         char left[64];
@@ -229,7 +241,12 @@ static void print_usage(enum cmd_command command)
             continue;
         snprintf(left, sizeof left, "--%s%s%s", rows[i].name, rows[i].arg ? "=" : "",
                  rows[i].arg ? rows[i].arg : "");
-        printf("  %-28s %s\n", left, rows[i].help);
+        printf("  %-*s", LEFT - 2, left);
+        for (const char *text = rows[i].help; *text; text += strspn(text, " ")) {
+            const size_t n = line_len(text, WIDTH - LEFT);
+            printf("%*s%.*s\n", text == rows[i].help ? 0 : LEFT, "", (int)n, text);
+            text += n;
+        }
     }
     printf("\nSee %s(1) and %s(5).\n", commands[command].own_page, commands[command].page);
 }
@@ -244,31 +261,6 @@ static int tell(char what, enum cmd_command command)
     else
         printf("zerotrain %s\n", ZT_VERSION);
     return ZT_EXIT_OK;
-}
-
-/* What getopt found wrong with `given`, "--name" or "--name=value". */
-static int refuse(int what, const char *given, enum cmd_command command)
-{
-    const char *names[ZT_ARRAY_LEN(rows)];
-    char name[64];
-    size_t n = 0;
-    for (size_t i = 0; i < ZT_ARRAY_LEN(rows); i++)
-        if (has(command, &rows[i]))
-            names[n++] = rows[i].name;
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(given, "="), given);
-    const char *instead = cmd_foreign_option(name);
-    const char *near = zt_nearest(name + strspn(name, "-"), names, n);
-    if (what == ':')
-        cmd_error("%s: needs a value", name);
-    else if (optopt > UCHAR_MAX)
-        cmd_error("%s: takes no value", name);
-    else if (instead)
-        cmd_error("%s: %s", name, instead);
-    else if (near)
-        cmd_error("%s: no such option; did you mean --%s?", name, near);
-    else
-        cmd_error("%s: no such option; see zerotrain %s --help", name, commands[command].name);
-    return ZT_EXIT_USAGE;
 }
 
 /* An option that is a key of the recipe. */
@@ -305,14 +297,17 @@ static void list_options(enum cmd_command command, struct option *out)
 /* Those before the recipe. -1, or an exit code. */
 static int take_options(int argc, char **argv, enum cmd_command command, struct cmd_options *o)
 {
-    struct option longopts[ZT_ARRAY_LEN(rows) + 1];
-    const char *given = NULL;
+    struct option longs[ZT_ARRAY_LEN(rows) + 1];
+    const struct cmd_optset set = {
+        .command = commands[command].name, .longs = longs, .instead = cmd_foreign_option};
+    struct zt_err err;
     int opt;
-    list_options(command, longopts);
-    opterr = 0;
-    while ((opt = cmd_getopt(argc, argv, ":h", longopts, &given)) != -1) {
-        if (opt == '?' || opt == ':')
-            return refuse(opt, given, command);
+    list_options(command, longs);
+    while ((opt = cmd_getopt(&set, argc, argv, &err)) != -1) {
+        if (opt == '?') {
+            cmd_error("%s", err.msg);
+            return ZT_EXIT_USAGE;
+        }
         const struct row *r = opt == 'h' ? NULL : &rows[opt - FIRST_VAL];
         if (!r || !r->take)
             return tell(r ? r->name[0] : 'h', command);

@@ -415,10 +415,10 @@ static int parse(struct report *rep, int argc, char **argv)
         {"svg", required_argument, NULL, 's'},    {"warmup", required_argument, NULL, 'w'},
         {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
     };
-    const char *given = NULL;
+    static const struct cmd_optset set = {.command = "report", .longs = longs};
+    struct zt_err err;
     int option, code = -1;
-    opterr = 0;
-    while (code < 0 && (option = cmd_getopt(argc, argv, ":h", longs, &given)) != -1) {
+    while (code < 0 && (option = cmd_getopt(&set, argc, argv, &err)) != -1) {
         if (option == 'f') {
             code = take_format(rep, optarg);
         } else if (option == 'o') {
@@ -434,8 +434,7 @@ static int parse(struct report *rep, int argc, char **argv)
             fputs(usage, stdout);
             code = ZT_EXIT_OK;
         } else {
-            cmd_error("%s: %s; see zerotrain report --help", given,
-                      option == ':' ? "needs a value" : "no such option");
+            cmd_error("%s", err.msg);
             code = ZT_EXIT_USAGE;
         }
     }

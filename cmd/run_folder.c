@@ -37,6 +37,8 @@ static int make_new(const char *recipe_path, const struct zt_recipe *r, struct z
     localtime_r(&now, &tm);
     strftime(when, sizeof when, "%Y%m%d-%H%M%S", &tm);
     int rc = zt_make_dirs("runs", err);
+    if (rc)
+        return zt_err_wrap(err, "the folder of this run, which --log_dir=DIR places elsewhere");
     for (int i = 1; !rc && i <= MAX_TRIES; i++) {
         zt_str_reset(dir);
         zt_str_printf(dir, "runs/%.*s-%s", cut_name(name, len), name, when);

@@ -139,25 +139,28 @@ size_t zt_utf8_char(const char *p, size_t n, uint32_t *code)
     return len;
 }
 
+/* Of letters that are added, left out, others, or two that have changed places. */
 static size_t edit_distance(const char *a, const char *b)
 {
     enum { MAX = 64 };
     size_t na = strlen(a), nb = strlen(b);
     if (na > MAX || nb > MAX)
         return MAX;
-    size_t row[MAX + 1];
+    size_t rows[3][MAX + 1] = {{0}}; /* of the first i letters of a: row i % 3 */
     for (size_t j = 0; j <= nb; j++)
-        row[j] = j;
+        rows[0][j] = j;
     for (size_t i = 1; i <= na; i++) {
-        size_t diag = row[0];
+        size_t *row = rows[i % 3];
+        const size_t *before = rows[(i - 1) % 3];
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            size_t subst = diag + (a[i - 1] != b[j - 1]);
-            diag = row[j];
-            row[j] = ZT_MIN(subst, ZT_MIN(row[j], row[j - 1]) + 1);
+            const size_t other = before[j - 1] + (a[i - 1] != b[j - 1]);
+            row[j] = ZT_MIN(other, ZT_MIN(before[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = ZT_MIN(row[j], rows[(i - 2) % 3][j - 2] + 1);
         }
     }
-    return row[nb];
+    return rows[na % 3][nb];
 }
 
 const char *zt_nearest(const char *word, const char *const *candidates, size_t n)

@@ -17,6 +17,18 @@ try zerotrain report --form=csv x
 try zerotrain export --dtyp bf16 a b
 try zerotrain inspect --ver a
 try zerotrain launch --num_gpu 2 true
+# A misspelt name has its suggestion in every command, and what takes no value says so.
+for c in plan report export inspect hosts doctor launch; do
+    zerotrain $c --hlep 2>&1 | head -n 1
+    zerotrain $c --help=now 2>&1 | head -n 1
+done
+try zerotrain hosts -H x
+try zerotrain export -xq a b
+# A command that is none.
+try zerotrain pln
+try zerotrain trian tiny.yaml
+try zerotrain help pln
+try zerotrain help agent
 # What DeepSpeed's launcher and torchrun take.
 for o in --master_port=29500 "--master_addr host" "-H hostfile" --no_ssh --module --bind_cores_to_rank \
     --nproc_per_node=2; do

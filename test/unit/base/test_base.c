@@ -75,6 +75,9 @@ TEST(base_nearest_key)
     static const char *const keys[] = {"train_batch_size", "gradient_clipping", "optimizer"};
     CHECK_STR(zt_nearest("train_batchsize", keys, 3), "train_batch_size");
     CHECK(!zt_nearest("quux", keys, 3));
+    static const char *const options[] = {"step", "force",
+                                          "help"}; /* exchanged letters are one error */
+    CHECK_STR(zt_nearest("hlep", options, 3), "help");
 }
 
 /* Known answers of Random123's kat_vectors: philox4x32-10, zero and all-ones counter. */
