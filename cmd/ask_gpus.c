@@ -5,12 +5,16 @@
 #include "gpus.h"
 
 #include <ctype.h>
+#include <unistd.h>
+
+#include "rank_out.h"
 
 enum { MAX_FIELDS = 5 };
 
 struct answers {
     struct cmd_host_gpus *hosts;
     struct zt_arena *arena;
+    struct rank_out err; /* what is said, where nobody else writes it */
 };
 
 /* ---- what a host says ---- */
@@ -90,6 +94,13 @@ static void on_report(void *ctx, int rank, const char *json, size_t len)
     (void)ctx, (void)rank, (void)json, (void)len; /* gpus.c sends none */
 }
 
+/* The job's loop waits for no reader. */
+static int flush(void *ctx)
+{
+    struct answers *a = ctx;
+    return rank_out_flush(&a->err);
+}
+
 /* ---- asking ---- */
 
 /* The job ended: has everybody answered? */
@@ -124,8 +135,15 @@ static int run(struct answers *a, int n, int n_asked, const struct zt_env *env,
     opts.env = (const char *const *)env->v;
     opts.n_env = (int)env->n;
     opts.sink = (struct zt_launch_sink){
-        .ctx = a, .line = on_line, .report = on_report, .notice = on_notice};
-    if (zt_launch_run(&opts, &result, &err) == 0)
+        .ctx = a, .line = on_line, .report = on_report, .notice = on_notice, .flush = flush};
+    a->err = (struct rank_out){.fd = STDERR_FILENO};
+    struct rank_out *others = cmd_say_through(&a->err);
+    if (others) /* they write it in their order */
+        cmd_say_through(others);
+    int rc = zt_launch_run(&opts, &result, &err);
+    cmd_say_through(others);
+    (void)rank_out_finish(&a->err, false);
+    if (!rc)
         return check_answers(a, n, &result);
     cmd_error("%s", err.msg);
     return zt_exit_code(err.code);

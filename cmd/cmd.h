@@ -56,6 +56,12 @@ int cmd_probe(int argc, char **argv);
 void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
 void cmd_note(const char *fmt, ...) ZT_PRINTF(1, 2);
 
+/*
+ * What cmd_error() and cmd_note() say from now on is appended to `to`, for its owner to write: nobody waits. NULL: as
+ * before. Returns what it was.
+ */
+struct rank_out *cmd_say_through(struct rank_out *to);
+
 enum { CMD_MAX_RANKS = 1 << 20, CMD_MAX_RESTARTS = 1000 };
 
 /* Where a training runs, when that is not this machine alone. */

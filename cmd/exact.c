@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "recipe/recipe.h"
 
 static bool is_long(const char *given)
 {
@@ -32,12 +33,26 @@ static const char *nearest(const char *name, const struct option *longs)
     return zt_nearest(name + strspn(name, "-"), names, n);
 }
 
+/* The key of a recipe that an option means, also with - for _. */
+static const char *key_of(const char *name)
+{
+    char word[64];
+    snprintf(word, sizeof word, "%s", name + strspn(name, "-"));
+    for (char *p = word; *p; p++)
+        *p = *p == '-' ? '_' : *p;
+    return zt_recipe_key_named(word);
+}
+
 static int unknown(const struct cmd_optset *set, const char *name, struct zt_err *err)
 {
     const char *instead = set->instead ? set->instead(name) : NULL;
     const char *near = nearest(name, set->longs);
+    const char *key = is_exact("--set", set->longs) ? key_of(name) : NULL;
     if (instead)
         return zt_err_set(err, ZT_EUSAGE, "%s: %s", name, instead);
+    if (key)
+        return zt_err_set(err, ZT_EUSAGE, "%s: a key of the recipe; write --set %s=VALUE", name,
+                          key);
     if (near)
         return zt_err_set(err, ZT_EUSAGE, "%s: no such option; did you mean --%s?", name, near);
     return zt_err_set(err, ZT_EUSAGE, "%s: no such option; see zerotrain %s --help", name,

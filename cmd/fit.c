@@ -94,26 +94,13 @@ static void take_choice(struct cmd_options *o, const struct zt_fit_choice *best)
         o->chosen.items[i] = sets[i];
 }
 
-static int no_choice(const struct cmd_options *o, const struct zt_fit *fit)
+static int no_choice(const struct zt_fit *fit, struct zt_err *err)
 {
     struct zt_str text = {0};
     zt_fit_print_least(fit, ZT_FIT_ALL, &text);
-    cmd_error("%s: zero_optimization.stage: auto: %s", o->recipe_path, zt_str_get(&text));
+    int rc = zt_err_set(err, ZT_ENOMEM, "zero_optimization.stage: auto: %s", zt_str_get(&text));
     zt_str_release(&text);
-    return ZT_EXIT_MEMORY;
-}
-
-static void show_search(const struct zt_fit *f, const struct zt_fit_limits *limits,
-                        enum cmd_fit_show show)
-{
-    struct zt_str out = {0};
-    if (show == CMD_FIT_JSON)
-        zt_fit_print_json(f, limits, &out);
-    else if (show == CMD_FIT_TABLE)
-        zt_fit_print_table(f, limits, &out);
-    fwrite(zt_str_get(&out), 1, out.len, stdout);
-    fflush(stdout);
-    zt_str_release(&out);
+    return rc;
 }
 
 static int search(const struct cmd_options *o, const struct zt_recipe *r,
@@ -135,22 +122,20 @@ static int search(const struct cmd_options *o, const struct zt_recipe *r,
 }
 
 int cmd_fit_choose(struct cmd_options *o, const struct zt_recipe *r, const struct cmd_devices *dev,
-                   const struct zt_fit_limits *limits, enum cmd_fit_show show)
+                   const struct zt_fit_limits *limits, enum cmd_fit_show show, struct zt_str *out,
+                   struct zt_err *err)
 {
     struct zt_fit fit = {0};
-    struct zt_err err = {0};
-    int code = 0;
-    if (search(o, r, dev, limits, &fit, &err)) {
-        cmd_error("%s: %s", o->recipe_path, err.msg);
-        code = zt_exit_code(err.code);
-    } else {
-        show_search(&fit, limits, show);
-        const struct zt_fit_choice *best = zt_fit_cheapest(&fit);
-        if (best)
-            take_choice(o, best);
-        else
-            code = no_choice(o, &fit);
-    }
+    int rc = search(o, r, dev, limits, &fit, err);
+    if (!rc && show == CMD_FIT_JSON)
+        zt_fit_print_json(&fit, limits, out);
+    else if (!rc && show == CMD_FIT_TABLE)
+        zt_fit_print_table(&fit, limits, out);
+    const struct zt_fit_choice *best = rc ? NULL : zt_fit_cheapest(&fit);
+    if (best)
+        take_choice(o, best);
+    else if (!rc)
+        rc = no_choice(&fit, err);
     zt_fit_release(&fit);
-    return code;
+    return rc ? zt_err_wrap(err, "%s", o->recipe_path) : 0;
 }

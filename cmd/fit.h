@@ -20,10 +20,11 @@ int cmd_fit_check(const char *name, const struct zt_plan *p, const struct zt_fit
 enum cmd_fit_show { CMD_FIT_QUIET, CMD_FIT_TABLE, CMD_FIT_JSON };
 
 /*
- * zero_optimization.stage: auto. Search, show on stdout what was tried, and put the cheapest that fits
- * into o->chosen for cmd_load_recipe(). 0 or, after a message, an exit code.
+ * zero_optimization.stage: auto. Search, append to `out` what was tried, and put the cheapest that fits into o->chosen
+ * for cmd_load_recipe(). ZT_ENOMEM: nothing fits.
  */
 int cmd_fit_choose(struct cmd_options *o, const struct zt_recipe *r, const struct cmd_devices *dev,
-                   const struct zt_fit_limits *limits, enum cmd_fit_show show);
+                   const struct zt_fit_limits *limits, enum cmd_fit_show show, struct zt_str *out,
+                   struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

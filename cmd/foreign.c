@@ -9,15 +9,41 @@
     "is not needed: ranks find each other over ports that they agree on themselves; leave it out"
 #define NPROC_WHY "write --num_gpus=N, or slots=N in a --hostfile"
 #define FAILURES_WHY "write --max_restarts=N, and --elastic to go on with the hosts that remain"
+#define DEEPSPEED_WHY                                                                              \
+    "is not needed: every run is ZeRO's; --deepspeed_config=FILE merges a ds_config.json"
+#define CONFIG_WHY "is not needed: the recipe is named without an option"
+#define DRY_WHY "`zerotrain plan` shows what a run would do, and starts nothing"
 #define SCRIPT_WHY                                                                                 \
     "zerotrain takes a recipe, not a script; `zerotrain launch` runs any program once per rank"
 
 static const struct {
     const char *name, *instead;
 } options[] = {
-    {"--deepspeed", "is not needed: every run is ZeRO's; --deepspeed_config=FILE merges a "
-                    "ds_config.json"},
-    {"--zero_stage", "write --set zero_optimization.stage=N"},
+    {"--deepspeed", DEEPSPEED_WHY},
+    {"--use_deepspeed", DEEPSPEED_WHY},
+    {"--deepspeed_mpi", DEEPSPEED_WHY},
+    {"--deepscale", DEEPSPEED_WHY},
+    {"--deepscale_config", "write --deepspeed_config=FILE"},
+    {"--config", CONFIG_WHY},
+    {"--config_file", CONFIG_WHY},
+    {"--recipe", CONFIG_WHY},
+    {"--cpu", "write --device=cpu"},
+    {"--dry_run", DRY_WHY},
+    {"--dry-run", DRY_WHY},
+    {"--mixed_precision", "write --set bf16.enabled=true, or fp16.enabled"},
+    {"--gpus", NPROC_WHY},
+    {"--num_processes", NPROC_WHY},
+    {"--workers", NPROC_WHY},
+    {"-n", NPROC_WHY},
+    {"--standalone", "is not needed: without a --hostfile a run is of this machine alone"},
+    {"--rdzv_backend", PORT_WHY},
+    {"--rdzv-backend", PORT_WHY},
+    {"--rdzv_endpoint", PORT_WHY},
+    {"--rdzv-endpoint", PORT_WHY},
+    {"--rdzv_id", PORT_WHY},
+    {"--rdzv-id", PORT_WHY},
+    {"--local-rank", "is not needed: every worker is told its rank"},
+    {"--venv_script", "is not needed: there is no Python; --env_file=FILE sets the environment"},
     {"-H", "write --hostfile=FILE"},
     {"-i", "write --include=SPEC"},
     {"-e", "write --exclude=SPEC"},

@@ -44,16 +44,26 @@ static void print_help(FILE *f)
         f);
 }
 
+static struct rank_out *through;
+
+struct rank_out *cmd_say_through(struct rank_out *to)
+{
+    struct rank_out *before = through;
+    through = to;
+    return before;
+}
+
 static void say(bool is_note, const char *fmt, va_list ap)
 {
-    struct rank_out out = {.fd = STDERR_FILENO};
+    struct rank_out own = {.fd = STDERR_FILENO}, *out = through ? through : &own;
     char msg[ZT_ERR_MSG_BYTES];
     vsnprintf(msg, sizeof msg, fmt, ap);
     if (is_note)
-        zt_str_printf(&out.buf, "note: %s\n", msg);
+        zt_str_printf(&out->buf, "note: %s\n", msg);
     else
-        rank_out_say(&out, msg);
-    (void)rank_out_finish(&out, false);
+        rank_out_say(out, msg);
+    if (out == &own)
+        (void)rank_out_finish(&own, false);
 }
 
 void cmd_error(const char *fmt, ...)

@@ -116,13 +116,20 @@ static int load(struct planning *pl, struct cmd_options *o)
     if (!choose)
         return 0;
     const bool list = o->schedule || o->print_recipe;
-    code = cmd_fit_choose(o, pl->r, &pl->dev, &pl->limits,
-                          list || (o->json && !o->fit) ? CMD_FIT_QUIET
-                          : o->json                    ? CMD_FIT_JSON
-                                                       : CMD_FIT_TABLE);
+    struct zt_str shown = {0};
+    int rc = cmd_fit_choose(o, pl->r, &pl->dev, &pl->limits,
+                            list || (o->json && !o->fit) ? CMD_FIT_QUIET
+                            : o->json                    ? CMD_FIT_JSON
+                                                         : CMD_FIT_TABLE,
+                            &shown, &err);
+    fputs(zt_str_get(&shown), stdout);
+    fflush(stdout);
+    zt_str_release(&shown);
+    if (rc)
+        cmd_error("%s", err.msg);
     zt_recipe_free(pl->r);
     pl->r = NULL;
-    return code ? code : cmd_load_recipe(o, pl->dev.n_workers, true, 0, &pl->r);
+    return rc ? zt_exit_code(rc) : cmd_load_recipe(o, pl->dev.n_workers, true, 0, &pl->r);
 }
 
 static void print_recipe(const struct zt_recipe *r)

@@ -311,6 +311,17 @@ static int reload_recipe(struct job *j, int64_t epoch_steps)
     return cmd_load_recipe(&j->o, j->dev.n_workers, false, epoch_steps, &j->r);
 }
 
+/* Text for stdout, while an attempt is set up: the first one's at once. */
+static void print_or_keep(struct job *j, const struct zt_str *text)
+{
+    if (j->first_ranks) {
+        zt_str_puts(&j->display.out.buf, zt_str_get(text));
+        return;
+    }
+    fputs(zt_str_get(text), stdout);
+    fflush(stdout);
+}
+
 /*
  * The recipe; again when the data has told how many steps its epochs are, or once the stage is chosen.
  */
@@ -321,17 +332,20 @@ static int load_recipe(struct job *j)
     int code = cmd_load_recipe(&j->o, j->dev.n_workers, false, 0, &j->r);
     if (code)
         return code;
+    struct zt_str shown = {0};
+    const bool choose = j->r->zero.stage == ZT_STAGE_AUTO;
     int rc = j->r->train.epochs > 0 ? zt_train_epoch_steps(j->r, &steps, &err) : 0;
     if (!rc)
         rc = cmd_fit_limits(j->r, &j->dev, true, &j->limits, &err);
+    if (!rc && choose)
+        rc = cmd_fit_choose(&j->o, j->r, &j->dev, &j->limits, CMD_FIT_TABLE, &shown, &err);
+    print_or_keep(j, &shown);
+    zt_str_release(&shown);
     if (rc) {
         cmd_error("%s", err.msg);
         return zt_exit_code(rc);
     }
-    const bool choose = j->r->zero.stage == ZT_STAGE_AUTO;
-    if (choose)
-        code = cmd_fit_choose(&j->o, j->r, &j->dev, &j->limits, CMD_FIT_TABLE);
-    return code || !(choose || steps > 0) ? code : reload_recipe(j, steps);
+    return choose || steps > 0 ? reload_recipe(j, steps) : 0;
 }
 
 /* The recipe of another attempt goes on from what the ones before have saved, with their batch. */
@@ -375,6 +389,8 @@ static bool goes_on_waiting(void *ctx, const char *who, double left_s)
                   who[0] ? who : "another run", left_s);
         j->waits_since_ns = INT64_MAX;
     }
+    if (j->first_ranks)
+        (void)display_flush(&j->display);
     j->told = zt_await_ending_signal(0);
     return j->told == 0;
 }
@@ -434,11 +450,7 @@ static int set_up(struct job *j)
     if (!rc && !zt_fit_fits(j->plan, &j->limits)) {
         struct zt_str ledger = {0};
         display_ledger(j->plan, &ledger);
-        if (j->first_ranks)
-            zt_str_puts(&j->display.out.buf, ledger.buf);
-        else
-            fputs(ledger.buf, stdout);
-        fflush(stdout);
+        print_or_keep(j, &ledger);
         zt_str_release(&ledger);
         return cmd_fit_check(j->o.recipe_path, j->plan, &j->limits);
     }
@@ -459,7 +471,9 @@ static int set_up(struct job *j)
 static int set_up_again(struct job *j, bool changed)
 {
     release_attempt(j);
+    cmd_say_through(&j->display.err);
     int code = set_up(j);
+    cmd_say_through(NULL);
     if (code)
         return code;
     if (changed || j->dev.n_workers != j->n_ranks)

@@ -48,11 +48,41 @@ static const char *by_other_word(const char *leaf)
         {"max_steps", "train.steps"},
         {"num_train_epochs", "train.epochs"},
         {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+        {"batch_size", "train_micro_batch_size_per_gpu"},
+        {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+        {"max_grad_norm", "gradient_clipping"},
+        {"zero_stage", "zero_optimization.stage"},
+        {"save_steps", "checkpoint.every_steps"},
+        {"save_total_limit", "checkpoint.keep"},
+        {"output_dir", "checkpoint.dir"},
+        {"eval_steps", "train.eval_every"},
+        {"logging_steps", "steps_per_print"},
+        {"block_size", "data.seq_len"},
+        {"max_seq_length", "data.seq_len"},
+        {"model_name_or_path", "model.from"},
+        {"train_file", "data.train"},
+        {"model", "model.from"},
+        {"data", "data.train"},
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(words); i++)
         if (strcmp(words[i][0], leaf) == 0)
             return words[i][1];
     return NULL;
+}
+
+const char *zt_recipe_key_named(const char *word)
+{
+    const char *other = by_other_word(word);
+    for (int i = 0; i < zt_n_keys && !other; i++) {
+        const char *p = zt_keys[i].path, *leaf = leaf_of(p);
+        const size_t len = strlen(word);
+        if (zt_keys[i].status != ZT_KEY_CARRIED || zt_keys[i].type == ZT_KEY_SECTION)
+            continue;
+        if (strcmp(leaf, word) == 0 ||
+            (strncmp(p, word, len) == 0 && strcmp(p + len, ".enabled") == 0))
+            other = p;
+    }
+    return other;
 }
 
 const char *zt_key_suggest(const char *path, struct zt_arena *arena)

@@ -264,4 +264,10 @@ int zt_recipe_check_print(const struct zt_recipe *r, struct zt_err *err) ZT_MUST
  */
 const char *zt_recipe_origin(const struct zt_recipe *r, const char *key);
 
+/*
+ * The key that a word means: its last part, as "lr" of optimizer.params.lr; what is on, as "bf16" of bf16.enabled; or what
+ * others call it, as "learning_rate". NULL: none.
+ */
+const char *zt_recipe_key_named(const char *word);
+
 #endif

@@ -17,6 +17,12 @@ try zerotrain report --form=csv x
 try zerotrain export --dtyp bf16 a b
 try zerotrain inspect --ver a
 try zerotrain launch --num_gpu 2 true
+# What is a key of the recipe here, by its name or by another's.
+for o in --lr=1e-3 --steps=5 --max-steps=5 --per_device_train_batch_size=8 --bf16 --zero_stage=3 --output_dir=x \
+    --gradient_accumulation_steps=2 --config=x --cpu --num_processes=2 --rdzv_backend=c10d --quiet; do
+    zerotrain $o tiny.yaml 2>&1
+done
+zerotrain hosts --lr=1 2>&1
 # A misspelt name has its suggestion in every command, and what takes no value says so.
 for c in plan report export inspect hosts doctor launch; do
     zerotrain $c --hlep 2>&1 | head -n 1

@@ -151,6 +151,30 @@ done
 hit CONT "$pid"
 verdict "$name" 137 'rank 1 on .* failed first: signal 9'
 
+# What is printed before a run goes on with less waits for nobody: the search of the stage is too long for the pipe.
+name="an elastic restart while nobody reads"
+worker_of() { # RANK: its process
+    local p
+    for p in $(marked); do
+        ! grep -qsx "zerotrain-r$1" "/proc/$p/comm" || echo "$p"
+    done
+}
+there() { [ -n "$(worker_of "$1")" ]; }
+starts() { [ "$(grep -c "$1" "$tmp/err")" -ge "$2" ]; }
+rm -rf "$tmp/run" "$tmp/ckpt"
+start_unread 1 --device=cpu --num_gpus=3 --max_restarts=2 --elastic --log_dir="$tmp/run" --set steps_per_print=1 \
+    --set train_batch_size=6 --set train_micro_batch_size_per_gpu=1 --set zero_optimization.stage=auto \
+    --set checkpoint.every_steps=50 "$tmp/tiny.yaml"
+until_true training_held || fail "$name" "it is not held up"
+hit 9 "$(worker_of 0)"
+until_true starts 'going on from' 1 && until_true there 0 || fail "$name" "it does not begin again"
+hit 9 "$(worker_of 0)"
+until_true starts 'left out from now on' 1 || fail "$name" "none is left out"
+until_true starts 'going on from' 2 || fail "$name" "it waits for its reader"
+hit TERM "$pid"
+verdict "$name" '[1-9]*' 'restart 2 of 2'
+exec 9<&-
+
 # A terminal that nobody looks at: it takes less than a write has.
 name="a terminal that takes no more"
 case_no=$((case_no + 1))
