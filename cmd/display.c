@@ -184,7 +184,7 @@ static void smooth_speed(struct display *d, const struct zt_metrics *m)
         double tokens = (double)m->tokens / (double)m->step;
         d->shown.step_ms = s->step_ms;
         d->shown.tokens_per_s = tokens / (s->step_ms * 1e-3);
-        d->shown.mfu = d->shown.tokens_per_s * s->mfu_per_rate;
+        d->shown.mfu = ZT_MIN(d->shown.tokens_per_s * s->mfu_per_rate, 1.0);
     }
 }
 

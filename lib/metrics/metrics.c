@@ -237,3 +237,19 @@ const char *zt_breakdown_line(const struct zt_breakdown *b, char *buf, size_t bu
     zt_str_release(&s);
     return buf;
 }
+
+double zt_mfu_step(struct zt_mfu *m, double flops, double s, bool *raised)
+{
+    const double enough_s = 1;
+    *raised = false;
+    if (m->peak <= 0)
+        return NAN;
+    m->flops += flops;
+    m->s += s;
+    if (m->s >= enough_s) {
+        *raised = m->flops / m->s > m->peak;
+        m->peak = ZT_MAX(m->peak, m->flops / m->s);
+        m->flops = m->s = 0;
+    }
+    return ZT_MIN(flops / s / m->peak, 1.0);
+}

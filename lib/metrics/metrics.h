@@ -70,6 +70,18 @@ struct zt_metrics {
     struct zt_breakdown breakdown; /* of rank 0, where asked for */
 };
 
+/*
+ * Model FLOPs utilisation: of `peak` FLOP/s, the most that was seen. That is what matrix products reached at the start, or what
+ * a second of steps reached since: a single step may be reported late, and the next one seem to have taken no time.
+ */
+struct zt_mfu {
+    double peak;     /* 0: not known */
+    double flops, s; /* of the steps since it was last compared */
+};
+
+/* 0 to 1, of a step of so many FLOPs in s > 0 seconds; NAN: not known. *raised: the peak has become another. */
+double zt_mfu_step(struct zt_mfu *m, double flops, double s, bool *raised);
+
 /* Append one JSON object, without a newline: {"type": "step", "step": 100, "loss": 2.345, ...}. */
 void zt_metrics_to_json(const struct zt_metrics *m, struct zt_str *out);
 

@@ -52,7 +52,7 @@ static void print_head(const struct zt_profile_of *of, double ms, struct zt_str 
     if (of->peak_flops > 0)
         zt_str_printf(out, ", %.1f %% of %.2f (measured %s matmul rate)",
                       gflops / of->peak_flops * 1e11, of->peak_flops * 1e-9,
-                      zt_dtype_name(zt_run_peak_dtype(p)));
+                      zt_dtype_name(of->peak_dtype));
     zt_str_puts(out, "\n");
 }
 

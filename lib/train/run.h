@@ -104,13 +104,10 @@ void zt_pss_read(FILE *smaps, const struct zt_extent *arenas, int n, struct zt_p
 int64_t zt_process_rss_peak(void);
 
 /*
- * Measured matmul rate of one worker, FLOP/s: what MFU is measured against. fp32 on a CPU, `dtype` on a
- * GPU, for whose matrices there must be room beside the arenas: before they are allocated. 0: not known.
+ * Measured matmul rate of one worker, FLOP/s: what MFU is measured against. *dtype: in, what is trained in; out, what the rate
+ * is of: on a CPU fp32 may be faster. For the matrices there must be room beside the arenas of a GPU: before they are
+ * allocated. 0: not known.
  */
-double zt_run_peak_flops(struct zt_dev *dev, int n_threads, enum zt_dtype dtype);
-static inline enum zt_dtype zt_run_peak_dtype(const struct zt_plan *p)
-{
-    return p->cfg.dev_kind == ZT_DEV_CPU ? ZT_F32 : p->cfg.dtype;
-}
+double zt_run_peak_flops(struct zt_dev *dev, int n_threads, enum zt_dtype *dtype);
 
 #endif

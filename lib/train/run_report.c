@@ -36,8 +36,8 @@ int zt_run_report_start(const struct zt_run *run, struct zt_err *err)
         json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:s, s:b, s:I, s:I, s:s?, s:f}", "type",
                   "start", "device", run->env->device, "params", (json_int_t)p->model->n_elems,
                   "tokens_per_step", (json_int_t)(run->r->batch.train * p->cfg.seq_len),
-                  "flops_per_token", run->flops_per_token, "peak_flops", run->peak_flops,
-                  "peak_dtype", zt_dtype_name(zt_run_peak_dtype(p)), "data", zt_str_get(&data),
+                  "flops_per_token", run->flops_per_token, "peak_flops", run->mfu.peak,
+                  "peak_dtype", zt_dtype_name(run->peak_dtype), "data", zt_str_get(&data),
                   "from_weights", run->has_weights, "first_step", (json_int_t)run->first_step,
                   "last_step", (json_int_t)run->last_step, "resumed", run->resumed, "load_ms",
                   (double)run->load_ns * 1e-6),
@@ -73,6 +73,17 @@ int zt_run_send_step(struct zt_run *run, const struct zt_metrics *m, struct zt_e
     return rc;
 }
 
+static int report_peak(const struct zt_run *run, struct zt_err *err)
+{
+    char text[160];
+    snprintf(text, sizeof text,
+             "mfu is of %.1f GFLOP/s from here on: a second of training reached more than the "
+             "matmul rate "
+             "that was measured",
+             run->mfu.peak * 1e-9);
+    return zt_report_notice(run->env, text, err);
+}
+
 int zt_run_report_step(struct zt_run *run, const struct zt_step_outcome *o, struct zt_err *err)
 {
     const struct zt_plan *p = run->plan;
@@ -95,14 +106,16 @@ int zt_run_report_step(struct zt_run *run, const struct zt_step_outcome *o, stru
         .targets = sb->tokens,
         .tokens_per_s = dt > 0 ? (double)tokens / dt : NAN,
         .step_ms = dt > 0 ? dt * 1e3 : NAN,
-        .mfu = dt > 0 && run->peak_flops > 0
-                   ? run->flops_per_token * (double)tokens / dt / run->peak_flops
-                   : NAN,
+        .mfu = NAN,
         .device_peak_bytes = (int64_t)(p->ledger.peak[ZT_AR_DEVICE] + p->ledger.peak[ZT_AR_SHARED]),
         .host_peak_bytes = zt_process_rss_peak(),
     };
-    if (!run->timed)
-        return zt_run_send_step(run, &m, err);
+    bool raised = false;
+    if (dt > 0)
+        m.mfu = zt_mfu_step(&run->mfu, run->flops_per_token * (double)tokens, dt, &raised);
+    int rc = raised ? report_peak(run, err) : 0;
+    if (rc || !run->timed)
+        return rc ? rc : zt_run_send_step(run, &m, err);
     run->held = m;
     run->holds = true;
     return 0;
@@ -110,8 +123,12 @@ int zt_run_report_step(struct zt_run *run, const struct zt_step_outcome *o, stru
 
 static int report_profile(const struct zt_run *run, int64_t i, struct zt_err *err)
 {
-    struct zt_profile_of of = {run->plan, zt_engine_times(&run->engine, i), i + 1,
-                               run->peak_flops / run->env->world, run->r->profile.detailed};
+    struct zt_profile_of of = {.plan = run->plan,
+                               .times = zt_engine_times(&run->engine, i),
+                               .step = i + 1,
+                               .peak_flops = run->mfu.peak / run->env->world,
+                               .peak_dtype = run->peak_dtype,
+                               .detailed = run->r->profile.detailed};
     struct zt_str text = {0};
     zt_times_profile(&of, &text);
     int rc = zt_report(run->env,

@@ -358,6 +358,7 @@ void zt_run_measure_peak(struct zt_run *run)
     const struct zt_plan_config *cfg = &run->plan->cfg;
     const struct zt_shape shape = zt_plan_shape(cfg, cfg->micro_batch, true);
     run->flops_per_token = zt_model_train_flops_per_token(run->model, &shape);
-    run->peak_flops =
-        zt_run_peak_flops(run->env->dev, run->env->n_threads, cfg->dtype) * run->env->world;
+    run->peak_dtype = cfg->dtype;
+    run->mfu.peak =
+        zt_run_peak_flops(run->env->dev, run->env->n_threads, &run->peak_dtype) * run->env->world;
 }

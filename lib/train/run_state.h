@@ -34,7 +34,9 @@ struct zt_run {
     struct zt_disk *disk;          /* of offload to NVMe */
     int64_t first_step, last_step; /* done before this run; done when it ends */
     int64_t last_done_ns;
-    double flops_per_token, peak_flops;
+    double flops_per_token;
+    struct zt_mfu mfu;        /* of all workers */
+    enum zt_dtype peak_dtype; /* of the matrix products that its peak was measured with */
     enum zt_run_stop stop;
     int64_t evaluated, sampled; /* after how many steps; -1: not yet */
     bool said_masked;           /* that a step had no target */

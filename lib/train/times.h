@@ -27,6 +27,7 @@ struct zt_profile_of {
     const struct zt_op_time *times; /* of a TRAIN run */
     int64_t step;                   /* 1-based */
     double peak_flops;              /* of this rank; 0: not known */
+    enum zt_dtype peak_dtype;       /* of the matrix products that it was measured with */
     bool detailed;                  /* by segment too */
 };
 

@@ -18,6 +18,21 @@ static const struct zt_metrics sample = {
     .host_peak_bytes = 300000000,
 };
 
+TEST(metrics_mfu)
+{
+    struct zt_mfu m = {.peak = 100};
+    bool raised;
+    CHECK_NEAR(zt_mfu_step(&m, 20, 0.4, &raised), 0.5, 1e-12);
+    CHECK_NEAR(zt_mfu_step(&m, 30, 0.1, &raised), 1, 0); /* one reported late: it counts as 1, */
+    CHECK(!raised && m.peak == 100);                     /* and nothing follows from it */
+    CHECK_NEAR(zt_mfu_step(&m, 150, 0.5, &raised), 1, 0);
+    CHECK(raised && m.peak == 200); /* 200 FLOPs in a second */
+    CHECK_NEAR(zt_mfu_step(&m, 100, 1, &raised), 0.5, 1e-12);
+    CHECK(!raised && m.peak == 200);
+    m = (struct zt_mfu){0};
+    CHECK(isnan(zt_mfu_step(&m, 100, 1, &raised)) && !raised);
+}
+
 TEST(metrics_json_text)
 {
     struct zt_str s = {0};

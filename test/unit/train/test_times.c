@@ -121,7 +121,7 @@ TEST(times_profile)
     for (int i = 0; i < prog->n_ops; i++) /* a millisecond each, one after the other */
         times[i] = (struct zt_op_time){i * MS, (i + 1) * MS};
     struct zt_str text = {0}, want = {0};
-    struct zt_profile_of of = {plan, times, 7, 1e9, true};
+    struct zt_profile_of of = {plan, times, 7, 1e9, ZT_F32, true};
     zt_times_profile(&of, &text);
     CHECK(strstr(text.buf, "profile of step 7 on rank 0 of 2: 2 micro-batches of 2 x 16 tokens\n"));
     zt_str_printf(&want, "  FLOPs       %.4g G", plan->ledger.flops * 1e-9);
