@@ -4,12 +4,22 @@
 # Installs what is missing, builds, and trains recipes/quickstart.yaml with 2 CPU workers at ZeRO
 # stage 2: on the text of this checkout (its sources and manuals), or on the files given.
 set -eu
-cd "$(dirname "$0")/.." || exit 1
 
 texts=()
 for t in "$@"; do
-    texts+=("$(realpath -- "$t")")
+    case $t in
+    -h | --help)
+        sed -n '2,/^set/s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+    esac
+    [ -r "$t" ] || {
+        echo "quickstart.sh: $t: there is no such text that can be read" >&2
+        exit 2
+    }
+    texts+=("$(realpath -- "$t" | sed 's/[\\"]/\\&/g')") # inside double quotes of YAML
 done
+cd "$(dirname "$0")/.." || exit 1
 
 scripts/install-deps.sh
 echo "Building ..."
