@@ -3,7 +3,8 @@
  * file are moved with several on their way at once.
  *
  * Job i has buffer i % n_slots. The caller, one thread, says up to which number jobs may begin, and waits for
- * single ones; it must not allow job i + n_slots before job i is over and it is done with the buffer.
+ * single ones; it must not allow job i + n_slots before job i is over and it is done with the buffer. A caller that
+ * keeps some buffers for longer gives them out itself: its jobs leave the one they get, and take zt_ring_slot(r, k).
  *
  *   writing: fill the buffer of job i, allow i + 1; before filling it for i + n_slots, wait for i
  *   reading: allow n_slots; wait for i, use its buffer, allow i + n_slots + 1

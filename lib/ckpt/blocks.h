@@ -4,8 +4,11 @@
  *
  * Of the files 64 at most are open at a time, those used last: a checkpoint may have more than a process may open.
  *
- * Blocks that were expected are read ahead by threads, in that order, ZT_CKPT_READ_BYTES at most. One of which
- * only a part is used comes through the page cache: the rest is wanted later, or by another rank.
+ * Blocks that were expected are read ahead by threads, in that order, ZT_CKPT_READ_BYTES at most. One that is wanted
+ * several times, as with slices shorter than a block that lie in several files, is kept in between, and so read once.
+ * Where these are more than ZT_CKPT_KEPT_BYTES, those stay that are wanted soonest, and others are read again. Buffers
+ * take no memory until used. A block of which only a part is used comes through the page cache: another rank wants
+ * the rest.
  */
 #ifndef ZT_CKPT_BLOCKS_H
 #define ZT_CKPT_BLOCKS_H

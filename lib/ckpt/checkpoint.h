@@ -38,6 +38,7 @@ enum {
     ZT_CKPT_BLOCK_BYTES = 4 << 20,    /* what we write; readers take 64 KiB to 64 MiB */
     ZT_CKPT_WRITE_BYTES = 16 << 20,   /* of buffers while a file is written */
     ZT_CKPT_READ_BYTES = 24 << 20,    /* while one is read, or two blocks */
+    ZT_CKPT_KEPT_BYTES = 64 << 20,    /* beside these, of blocks that more is wanted of */
 };
 
 #define ZT_CKPT_MANIFEST "manifest.json"

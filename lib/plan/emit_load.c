@@ -4,7 +4,7 @@
  * LOAD: what INIT fills, from a checkpoint. Each rank reads its own slice, also of what it holds whole: the
  * others' slices come by an all-gather, as after an UPDATE, while the next unit is read. So the ranks together
  * read a checkpoint once. Values of all units come first, then m, then v: the order in which the files have
- * them (lib/train/layout.c), of which no block is then wanted twice.
+ * them (lib/train/layout.c), of which no block is then wanted twice by the ranks that wrote them, and by others soon.
  */
 
 /* One part of a unit's state: its staging on the way to the device, and where it lives. */

@@ -303,21 +303,12 @@ TEST(checkpoint_reads_ahead)
     }
 }
 
-/* What was not expected is read all the same, in between or instead; and reading may end anywhere. */
-TEST(checkpoint_reads_what_was_not_expected)
+/* By read(2) and its like, of all threads. */
+static void bytes_read(size_t *n)
 {
-    struct zt_err err;
-    struct made k;
-    struct zt_ckpt c;
-    make(&k, 2);
-    CHECK_OK(zt_ckpt_open(k.dir, &c, &err), err);
-    expect_in_turn(&c, 100003);
-    check_range(&c, &k, ZT_CKPT_V, 17, A - 17);
-    check_range(&c, &k, ZT_CKPT_PARAM, 0, 100003);
-    check_range(&c, &k, ZT_CKPT_PARAM, 5, 100);
-    check_range(&c, &k, ZT_CKPT_M, 0, 100003);
-    zt_ckpt_close(&c);
-    unmake(&k);
+    FILE *f = fopen("/proc/self/io", "r");
+    CHECK(f && fscanf(f, "rchar: %zu", n) == 1);
+    fclose(f);
 }
 
 /* The same files with sums of other blocks, as another program may write them. */
@@ -343,6 +334,94 @@ static void sum_by(struct made *k, size_t block_bytes)
     CHECK_OK(zt_write_file_atomic(path, text.buf, text.len, &err), err);
     zt_str_release(&text);
     zt_str_release(&bytes);
+}
+
+/*
+ * Short ranges of all files in turn, part by part: slices that others have cut. visit(range) gets the part, where it
+ * begins and how many elements it has.
+ */
+struct in_files {
+    struct zt_ckpt *c;
+    const struct made *k;
+    int n_failed;
+};
+
+static void visit_files(struct in_files *x, void visit(struct in_files *, int, int64_t, int64_t))
+{
+    enum { STEP = 1024 };
+    for (int s = 0; s < ZT_CKPT_N_PARTS; s++)
+        for (int64_t at = 0, left = 1; left > 0; at += STEP) {
+            left = 0;
+            for (int f = 0; f < x->k->m.n_files; f++) {
+                const int64_t begin = x->k->cuts[f] + at;
+                const int64_t n = ZT_MIN(x->k->cuts[f + 1] - begin, (int64_t)STEP);
+                if (n > 0)
+                    visit(x, s, begin, n);
+                left = ZT_MAX(left, n);
+            }
+        }
+}
+
+static void expect_range(struct in_files *x, int s, int64_t begin, int64_t n)
+{
+    zt_ckpt_expect(x->c, &x->c->m.tensors[0], (enum zt_ckpt_part_kind)s, begin, n);
+}
+
+static void see_range(struct in_files *x, int s, int64_t begin, int64_t n)
+{
+    check_range(x->c, x->k, s, begin, n);
+}
+
+static size_t bytes_of(const struct made *k)
+{
+    size_t n = 0;
+    for (int f = 0; f < k->m.n_files; f++)
+        n += k->m.files[f].bytes;
+    return n;
+}
+
+/* A block that is wanted again is not read again while there is room for all such; for some of them if not. */
+TEST(checkpoint_reads_a_block_once)
+{
+    enum { BLOCK = 1 << 16, TIMES = BLOCK / 4096 }; /* each block is wanted so many times */
+    struct zt_err err;
+    for (int i = 0; i < 2; i++) {
+        struct made k;
+        struct zt_ckpt c;
+        make(&k, i ? MOST_FILES : MAX_FILES);
+        sum_by(&k, BLOCK);
+        CHECK_OK(zt_ckpt_open(k.dir, &c, &err), err);
+        struct in_files x = {&c, &k, 0};
+        visit_files(&x, expect_range);
+        size_t begun, ended;
+        bytes_read(&begun);
+        zt_ckpt_read_ahead(&c);
+        visit_files(&x, see_range);
+        bytes_read(&ended);
+        const double times = (double)(ended - begun) / (double)bytes_of(&k);
+        if (times < 0.9 || times > (i ? TIMES / 2 : 1.01))
+            FAIL("%d files were read %.2f times", k.m.n_files, times);
+        zt_ckpt_close(&c);
+        unmake(&k);
+        RETURN_IF_FAILED();
+    }
+}
+
+/* What was not expected is read all the same, in between or instead; and reading may end anywhere. */
+TEST(checkpoint_reads_what_was_not_expected)
+{
+    struct zt_err err;
+    struct made k;
+    struct zt_ckpt c;
+    make(&k, 2);
+    CHECK_OK(zt_ckpt_open(k.dir, &c, &err), err);
+    expect_in_turn(&c, 100003);
+    check_range(&c, &k, ZT_CKPT_V, 17, A - 17);
+    check_range(&c, &k, ZT_CKPT_PARAM, 0, 100003);
+    check_range(&c, &k, ZT_CKPT_PARAM, 5, 100);
+    check_range(&c, &k, ZT_CKPT_M, 0, 100003);
+    zt_ckpt_close(&c);
+    unmake(&k);
 }
 
 /* An element may begin in one block and end in the next. */
@@ -401,6 +480,46 @@ TEST(checkpoint_names_the_damaged_file)
     CHECK(strstr(err.msg, "rank-00001.safetensors"));
     zt_ckpt_close(&c);
     free(out);
+    unmake(&k);
+}
+
+/* Fails where it touches block 1 of the third file, and only there. */
+static void see_damaged(struct in_files *x, int s, int64_t begin, int64_t n)
+{
+    enum { BLOCK = 1 << 16, FILE = 2 };
+    const struct zt_ckpt_piece *p = &x->c->m.tensors[0].parts[s].pieces[FILE];
+    const int64_t at = (int64_t)p->offset + (begin - p->begin) * 4;
+    const bool hit = begin >= p->begin && begin < p->end && at < 2 * BLOCK && at + n * 4 > BLOCK;
+    struct zt_err err;
+    float *out = zt_xcalloc((size_t)n, sizeof *out);
+    const int rc =
+        zt_ckpt_read_f32(x->c, &x->c->m.tensors[0], (enum zt_ckpt_part_kind)s, begin, n, out, &err);
+    if ((rc != 0) != hit)
+        FAIL("part %d, elements %lld + %lld: %d", s, (long long)begin, (long long)n, rc);
+    if (rc)
+        CHECK(strstr(err.msg, "rank-00002.safetensors: the checksum of bytes 65536 to 131072"));
+    else
+        CHECK(memcmp(out, x->k->values[s] + begin, (size_t)n * sizeof *out) == 0);
+    x->n_failed += rc != 0;
+    free(out);
+}
+
+/* However often a block is wanted, it is damaged each time. */
+TEST(checkpoint_damage_stays_damage)
+{
+    struct zt_err err;
+    struct made k;
+    struct zt_ckpt c;
+    make(&k, MAX_FILES);
+    sum_by(&k, 1 << 16);
+    flip(&k, "rank-00002.safetensors", 100000);
+    CHECK_OK(zt_ckpt_open(k.dir, &c, &err), err);
+    struct in_files x = {&c, &k, 0};
+    visit_files(&x, expect_range);
+    zt_ckpt_read_ahead(&c);
+    visit_files(&x, see_damaged);
+    CHECK(x.n_failed > 10);
+    zt_ckpt_close(&c);
     unmake(&k);
 }
 
