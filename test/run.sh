@@ -175,11 +175,13 @@ suite_cli() { build all && run_shares 4 cli test/cli/run.sh build/zerotrain; }
 suite_fault() {
     local others
     build all tests || return
-    mapfile -t others < <(grep -L ZT_CUDA_LIB test/fault/*.sh test/fault/*.py | grep -v ckpt.py) # not the suite cuda's
+    # Not the suite cuda's, and not those below.
+    mapfile -t others < <(grep -L ZT_CUDA_LIB test/fault/*.sh test/fault/*.py | grep -vE 'ckpt|chaos')
     # shellcheck disable=SC2046 # names without blanks
     run_in_lab build/zerotrain $(grep -l lab.bash "${others[@]}")
     # shellcheck disable=SC2046
     run_in_lane build/zerotrain $(grep -L lab.bash "${others[@]}")
+    run chaos test/fault/chaos.py "${long[@]}" build/zerotrain # on a machine of its own
     run_shares 2 test/fault/ckpt.py test/fault/ckpt.py "${long[@]}" build/zerotrain
 }
 suite_parity() {
