@@ -1,5 +1,6 @@
 #include "base/str.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -139,7 +140,12 @@ size_t zt_utf8_char(const char *p, size_t n, uint32_t *code)
     return len;
 }
 
-/* Of letters that are added, left out, others, or two that have changed places. */
+static bool same_letter(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* Of letters, large or small, that are added, left out, others, or two that have changed places. */
 static size_t edit_distance(const char *a, const char *b)
 {
     enum { MAX = 64 };
@@ -154,9 +160,10 @@ static size_t edit_distance(const char *a, const char *b)
         const size_t *before = rows[(i - 1) % 3];
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            const size_t other = before[j - 1] + (a[i - 1] != b[j - 1]);
+            const size_t other = before[j - 1] + !same_letter(a[i - 1], b[j - 1]);
             row[j] = ZT_MIN(other, ZT_MIN(before[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            if (i > 1 && j > 1 && same_letter(a[i - 1], b[j - 2]) &&
+                same_letter(a[i - 2], b[j - 1]))
                 row[j] = ZT_MIN(row[j], rows[(i - 2) % 3][j - 2] + 1);
         }
     }

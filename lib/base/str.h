@@ -38,7 +38,7 @@ ZT_MUST_CHECK bool zt_parse_bytes(const char *text, int64_t *out);
  */
 size_t zt_utf8_char(const char *p, size_t n, uint32_t *code);
 
-/* The candidate nearest to `word` by edit distance, or NULL when none is near enough to suggest. */
+/* The candidate nearest to `word` by edit distance, whatever the case of letters, or NULL when none is near enough to suggest. */
 const char *zt_nearest(const char *word, const char *const *candidates, size_t n);
 
 /* "2, 3, 4": the dimensions of a tensor, cut where buf ends; returns buf. */

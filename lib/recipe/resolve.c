@@ -91,9 +91,10 @@ static void resolve_batch(struct zt_load *ld)
     if (why && !(ld->incomplete && !any))
         zt_diag_add(&ld->errors, any ? ZT_DIAG_WRONG : ZT_DIAG_MISSING, at,
                     "train_batch_size %s, train_micro_batch_size_per_gpu %s, "
-                    "gradient_accumulation_steps %s, %d ranks: %s",
+                    "gradient_accumulation_steps %s, %d rank%s: %s",
                     given_or_not(ld->arena, b.train), given_or_not(ld->arena, b.micro),
-                    given_or_not(ld->arena, b.accum), ld->opts->n_ranks, why);
+                    given_or_not(ld->arena, b.accum), ld->opts->n_ranks,
+                    ld->opts->n_ranks == 1 ? "" : "s", why);
 }
 
 /* ---- optimizer, precision, ZeRO ---- */

@@ -78,6 +78,7 @@ TEST(base_nearest_key)
     static const char *const options[] = {"step", "force",
                                           "help"}; /* exchanged letters are one error */
     CHECK_STR(zt_nearest("hlep", options, 3), "help");
+    CHECK_STR(zt_nearest("FORCE", options, 3), "force");
 }
 
 /* Known answers of Random123's kat_vectors: philox4x32-10, zero and all-ones counter. */
