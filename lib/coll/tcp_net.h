@@ -26,7 +26,6 @@ enum {
     TCP_UP,    /* any two ranks: messages of the lower to the higher, and answers */
     TCP_DOWN,  /* and the other way round */
     TCP_GROUP, /* + mask: first members of the group on each node */
-    TCP_N_CHANNELS = TCP_GROUP + SHM_N_MASKS,
 };
 
 enum {
