@@ -50,7 +50,7 @@ static void check_row(const struct row *w)
         CHECK(!r);
         CHECK_INT(err.code, ZT_EINPUT);
         char ranks[32];
-        snprintf(ranks, sizeof ranks, ", %d ranks: ", w->ranks);
+        snprintf(ranks, sizeof ranks, ", %d rank%s: ", w->ranks, w->ranks == 1 ? "" : "s");
         CHECK(strstr(err.msg, "train_batch_size ") && strstr(err.msg, ranks) &&
               strstr(err.msg, "train_micro_batch_size_per_gpu ") &&
               strstr(err.msg, "gradient_accumulation_steps "));
