@@ -536,11 +536,10 @@ class Round:
 
     def explain(self, code):
         struck = self.struck()
-        restartable = [f for f in struck if f.lethal]
         if code == 0:
-            early = ("connect", "join", "first")
-            assert self.restarts or not any(
-                f.lethal and f.moment in early and f.what not in ("disk", "freeze-front") for f in struck), "exit status 0, though it was struck"
+            certain = [f for f in struck if f.lethal and f.moment in ("connect", "join", "first")
+                       and f.what not in ("disk", "freeze-front")]
+            assert self.restarts or not certain, "exit status 0, though it was struck"
             self.same_training()
             return
         assert struck, f"exit status {code}, though nothing befell it"
@@ -548,16 +547,19 @@ class Round:
         assert code in codes, f"exit status {code}, not of {sorted(codes)}"
         if code < 0:
             return
-        first = struck[0]
-        near = [f.cause for f in struck if f.cause and (f is first or f.at - first.at < 30)]
-        if self.restarts:
-            near = [f.cause for f in struck if f.cause]
-        assert not near or self.says("|".join(near)), f"stderr does not say {' or '.join(near)}"
-        if self.restarts and code not in (7, 130, 143, 129, 138):
-            enough = len(restartable) <= self.restarts and not any(
-                f.asks or f.what in ("disk", "close-stdout", "kill-sshd") for f in struck)
-            started = not any(f.moment in ("connect", "join", "first") for f in struck)
-            assert not (enough and started), f"exit status {code}, though {self.restarts} restarts were to be made"
+        serious = [f for f in struck if f.cause]
+        causes = [f.cause for f in serious if self.restarts or f.at <= serious[0].at + serious[0].limit_s]
+        assert not causes or self.says("|".join(causes)), f"stderr does not say {' or '.join(causes)}"
+        self.used_restarts(code)
+
+    def used_restarts(self, code):
+        """Not where it was told to end, a fault lasts, or it had not begun."""
+        lasting = ("disk", "close-stdout", "kill-sshd")
+        if not self.restarts or any(f.asks or f.what in lasting or f.moment in ("connect", "join", "first")
+                                    for f in self.struck()):
+            return
+        n = len([f for f in self.struck() if f.lethal])
+        assert n > self.restarts, f"exit status {code} after {n} faults, with {self.restarts} restarts"
 
     def same_training(self):
         summary = json.loads(read(self.run / "summary.json") or "{}")
