@@ -554,7 +554,7 @@ class Round:
 
     def used_restarts(self, code):
         """Not where it was told to end, a fault lasts, or it had not begun."""
-        lasting = ("disk", "close-stdout", "kill-sshd")
+        lasting = ("disk", "close-stdout", "kill-sshd", "apart")  # each attempt meets them anew
         if not self.restarts or any(f.asks or f.what in lasting or f.moment in ("connect", "join", "first")
                                     for f in self.struck()):
             return
