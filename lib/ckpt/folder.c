@@ -55,21 +55,28 @@ int zt_ckpt_steps(const char *dir, int64_t **steps, int *n, struct zt_err *err)
 {
     DIR *d = opendir(dir);
     size_t cap = 0;
+    int rc = 0;
     *steps = NULL;
     *n = 0;
     if (!d)
-        return errno == ENOENT ? 0 : zt_err_errno(err, ZT_EINPUT, "%s", dir);
-    for (const struct dirent *e; (e = readdir(d));) {
+        return errno == ENOENT ? 0 : zt_err_errno(err, zt_open_code(errno), "%s", dir);
+    for (const struct dirent *e; errno = 0, (e = readdir(d));) {
         int64_t step;
         if (!parse_step(e->d_name, &step))
             continue;
         ZT_GROW(*steps, *n + 1, cap);
         (*steps)[(*n)++] = step;
     }
+    if (errno) { /* the newest may be among those that were not listed */
+        rc = zt_err_errno(err, ZT_EIO, "%s: its files cannot be listed", dir);
+        free(*steps);
+        *steps = NULL;
+        *n = 0;
+    }
     closedir(d);
     if (*n > 0)
         qsort(*steps, (size_t)*n, sizeof **steps, by_number);
-    return 0;
+    return rc;
 }
 
 static bool has_manifest(const char *dir, int64_t step)

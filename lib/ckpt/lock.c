@@ -202,8 +202,13 @@ static int newest(const char *dir, bool clean, int64_t *out, struct zt_err *err)
     *out = 0;
     if (!d)
         return zt_err_errno(err, ZT_EIO, "%s", dir);
-    for (const struct dirent *e; (e = readdir(d));)
+    for (const struct dirent *e; errno = 0, (e = readdir(d));)
         *out = ZT_MAX(*out, number_of(e->d_name));
+    if (errno) { /* somebody's lock may be among those that were not listed */
+        (void)!zt_err_errno(err, ZT_EIO, "%s: its files cannot be listed", dir);
+        closedir(d);
+        return err->code;
+    }
     rewinddir(d);
     for (const struct dirent *e; clean && (e = readdir(d));) {
         const int64_t n = number_of(e->d_name);

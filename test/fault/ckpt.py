@@ -514,6 +514,20 @@ def older_for_one(lib, base):
     assert job.digest() == WHOLE, "other bits"
 
 
+def not_listed(lib, base):
+    """A folder that cannot be listed is not an empty one: neither of checkpoints nor of locks."""
+    for rank in ("0", "front"):
+        ck = base.copy("not-listed")
+        env = {**fault_env(lib, ck, rank, 0), "ZT_FAULT_LISTS": str(errno.EIO)}
+        for r, resume in ((recipe(ck), "auto"), (recipe(top / "not-listed-saves"), ck)):
+            job = Job(r, f"--resume={resume}", env=env)
+            status = job.wait()
+            assert status == (3 if rank == "front" and resume == "auto" else 1), f"exit status {status}: {last(job.text)}"
+            said = f"{ck}: its files cannot be listed: {os.strerror(errno.EIO)}"
+            assert said in job.text, f"{rank}, {resume}: {last(job.text)}"
+            assert sorted(p.name for p in ck.glob("[sb]*-*")) == ["step-000003"], list(ck.iterdir())
+
+
 def aside_is_not_ours():
     """What --fresh moved aside is another run: going on from it in the same folder spares what is there."""
     ck = top / "aside"
@@ -616,6 +630,7 @@ try:
     test("another run saves before the lock is taken", lambda: put_meanwhile(lib, base))
     test("a rank does not see the newest", lambda: older_for_one(lib, base))
     test("a rank sees another folder", lambda: another_view(lib))
+    test("a folder cannot be listed", lambda: not_listed(lib, base))
     test("what was moved aside is another run's", aside_is_not_ours)
     test("the data has grown", other_data)
     for sig, status in ((signal.SIGTERM, 7), (signal.SIGUSR1, 7), (signal.SIGINT, 130)):

@@ -10,6 +10,7 @@
  *   ZT_FAULT_WAIT  part of a path: a call that changes such a file goes on once there is a file ZT_FAULT_GO
  *   ZT_FAULT_SEES  A=B: who opens a file in the folder A to read it, or asks for it, gets that of the folder B
  *   ZT_FAULT_HIDES a name that is in no list of a folder
+ *   ZT_FAULT_LISTS errno of listing a folder that is or is in ZT_FAULT_DIR
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -145,7 +146,13 @@ int unlinkat(int dir, const char *path, int flags)
 struct dirent *readdir(DIR *d)
 {
     const char *hides = is_ours(getenv("ZT_FAULT_DIR")) ? getenv("ZT_FAULT_HIDES") : NULL;
+    const char *lists = getenv("ZT_FAULT_LISTS");
     struct dirent *e;
+    char buf[PATH_MAX];
+    if (lists && is_ours(path_of(dirfd(d), buf))) {
+        errno = atoi(lists);
+        return NULL;
+    }
     do {
         e = NEXT(readdir)(d);
     } while (e && hides && strcmp(e->d_name, hides) == 0);
