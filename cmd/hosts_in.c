@@ -107,14 +107,12 @@ static bool is_loopback_name(const char *name)
            strcmp(name, "::1") == 0;
 }
 
-/* By libssh2; passphrases are asked for once, however many jobs follow. */
-static void take_config(struct cmd_options *o, struct zt_ssh_target *ssh,
-                        const struct zt_ssh_config *config)
+/* For libssh2; passphrases are asked for once, however many jobs follow. */
+static struct zt_ssh_keys *take_keys(struct cmd_options *o)
 {
     if (!o->ssh_keys)
         o->ssh_keys = zt_ssh_keys_create();
-    ssh->config = config;
-    ssh->keys = o->ssh_keys;
+    return o->ssh_keys;
 }
 
 static int add_node(struct cmd_options *o, const struct zt_host *host, const char **host_of,
@@ -150,8 +148,9 @@ static int add_node(struct cmd_options *o, const struct zt_host *host, const cha
         const struct zt_ssh_config *config = config_of(o, host);
         if (!config)
             return ZT_EXIT_FAILURE;
-        if (!o->launcher || strcmp(o->launcher, "openssh"))
-            take_config(o, ssh, config);
+        ssh->config = config;
+        ssh->by_client = o->launcher && strcmp(o->launcher, "openssh") == 0;
+        ssh->keys = ssh->by_client ? NULL : take_keys(o);
         node->ssh = ssh;
         node->address = config->hostname;
     }

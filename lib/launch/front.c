@@ -53,7 +53,7 @@ static void reap_agents(struct front *f)
     for (int i = 0; i < f->n_nodes; i++) {
         struct front_node *n = &f->nodes[i];
         if (n->agent && waitpid(n->agent, &n->agent_status, WNOHANG) == n->agent)
-            n->agent = 0;
+            zt_node_reaped(n);
     }
 }
 
@@ -236,6 +236,10 @@ static void init_nodes(struct front *f)
             snprintf(n->host, sizeof n->host, "%s", n->party->host);
         else
             gethostname(n->host, sizeof n->host - 1);
+        if (n->ssh && !f->turns)
+            f->turns = zt_turns_create(f->n_nodes);
+        if (n->ssh)
+            zt_turn_init(&n->turn, f->turns, n->ssh);
         first += n->n_workers;
     }
 }
@@ -249,6 +253,7 @@ static void release(struct front *f)
     free(f->given);
     free(f->has_given);
     free(f->nodes);
+    zt_turns_free(f->turns);
     zt_ranklogs_release(&f->logs);
     explicit_bzero(f->secret, sizeof f->secret);
 }

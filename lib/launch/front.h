@@ -21,6 +21,7 @@
 #include "launch/link.h"
 #include "launch/ranklog.h"
 #include "launch/ssh2.h"
+#include "launch/turns.h"
 
 struct front;
 
@@ -44,11 +45,13 @@ struct front_node {
     struct zt_link link;
     int err_fd; /* the agent's stderr; -1: ended */
     struct zt_lines err_lines;
-    struct zt_str said; /* the beginning of that, over ssh */
-    pid_t agent;        /* the agent, or the ssh client; 0: not started, or reaped */
-    int agent_status;   /* as of waitpid() */
-    bool by_client;     /* over ssh: `agent` is the client */
-    bool carried;       /* by f->ssh2, and not ended */
+    struct zt_str said;  /* the beginning of that, over ssh */
+    pid_t agent;         /* the agent, or the ssh client; 0: not started, or reaped */
+    int agent_status;    /* as of waitpid() */
+    bool by_client;      /* over ssh: `agent` is the client, */
+    bool waits;          /* or will be when there is a place for it */
+    struct zt_turn turn; /* over ssh */
+    bool carried;        /* by f->ssh2, and not ended */
     int carried_at;
     struct zt_ssh_end way_end; /* of what was carried, once it has ended */
 
@@ -69,8 +72,9 @@ struct front {
     const struct zt_launch_opts *opts;
     struct front_node *nodes;
     int n_nodes;
-    int sig_fd;           /* of a zt_supervisor */
-    struct zt_ssh2 *ssh2; /* NULL: no host is reached by libssh2 */
+    int sig_fd;             /* of a zt_supervisor */
+    struct zt_ssh2 *ssh2;   /* NULL: no host is reached by libssh2 */
+    struct zt_turns *turns; /* of hosts over ssh; NULL: there are none */
     uint8_t secret[32];
     struct zt_ranklogs logs;
 
@@ -130,9 +134,18 @@ void zt_front_read_party(struct front *f, struct zt_party *p);
 
 /* ---- front_node.c ---- */
 
-/* Start a node's agent, here or by the ssh client; or fill *carry for zt_ssh2_start(). Does not wait for it. */
+/*
+ * Start a node's agent, here or by the ssh client, which may have to wait for a place; or fill *carry for
+ * zt_ssh2_start(). Does not wait for it.
+ */
 int zt_node_start(struct front_node *n, struct zt_ssh2_host *carry,
                   struct zt_err *err) ZT_MUST_CHECK;
+
+/* Its agent has answered: others may log in. */
+void zt_node_greeted(struct front_node *n);
+
+/* The agent's process, or the ssh client, was reaped. */
+void zt_node_reaped(struct front_node *n);
 
 /* The carrier is done with it: it has ended, or goes on by the ssh client. */
 void zt_node_carried(struct front_node *n, const struct zt_ssh2_outcome *outcome);

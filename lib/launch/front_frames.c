@@ -134,7 +134,7 @@ static int on_hello(struct front_node *n, struct zt_cursor c, struct zt_err *err
         return zt_err_set(err, ZT_EPROTO, "malformed HELLO");
     if (!n->ssh && !n->party)
         snprintf(n->host, sizeof n->host, "%.*s", (int)host_len, host);
-    n->greeted = true;
+    zt_node_greeted(n);
     snprintf(said, sizeof said, "%.*s", (int)build_len, build);
     zt_node_tell(n, &(struct zt_node_news){.event = ZT_NODE_ANSWERED, .text = said});
     if (build_len != strlen(zt_build_name()) || memcmp(build, zt_build_name(), build_len) != 0) {

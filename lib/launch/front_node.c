@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "launch/front.h"
 #include "launch/rendezvous.h"
 #include "launch/supervisor.h"
@@ -15,69 +16,92 @@ enum { START_MS = 60 * 1000 }; /* within which ssh must have logged in and start
 
 /* ---- its start ---- */
 
-/* Takes the descriptors. 0, or an errno value. */
-static int spawn(struct front_node *n, int sock, int err_fd)
+/* A new way to it: our ends are the node's, the agent's ends go to *sock and *err_fd. */
+static int open_way(struct front_node *n, int *sock, int *err_fd, struct zt_err *err)
 {
-    struct zt_arena arena = {0};
-    const char *const *command = n->ssh ? zt_openssh_argv(n->ssh, &arena) : NULL;
-    int rc = zt_spawn_agent(&n->agent, command, sock, err_fd, n->f->opts->joined && !n->ssh);
-    if (rc)
-        n->agent = 0;
-    n->by_client = n->ssh != NULL;
-    zt_arena_release(&arena);
-    close(sock);
-    close(err_fd);
+    int socks[2], errs[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, socks))
+        return zt_err_errno(err, ZT_ESYS, "socketpair");
+    if (pipe2(errs, O_CLOEXEC)) {
+        close(socks[0]);
+        close(socks[1]);
+        return zt_err_errno(err, ZT_ESYS, "pipe");
+    }
+    zt_link_close(&n->link);
+    if (n->err_fd >= 0)
+        close(n->err_fd);
+    n->err_fd = errs[0];
+    fcntl(n->err_fd, F_SETFL, O_NONBLOCK);
+    zt_lines_release(&n->err_lines);
+    zt_str_reset(&n->said);
+    *sock = socks[1];
+    *err_fd = errs[1];
+    int rc = zt_link_open(&n->link, socks[0], socks[0], err);
+    if (rc) {
+        close(*sock);
+        close(*err_fd);
+    }
     return rc;
 }
 
-static int set_spawn_error(const struct front_node *n, struct zt_err *err)
+static int start_process(struct front_node *n, struct zt_err *err)
 {
-    return zt_err_errno(err, ZT_ESYS, "cannot start the agent%s (%s)",
-                        n->ssh ? " of another host: the OpenSSH client" : "",
-                        n->ssh ? "ssh" : "/proc/self/exe");
+    struct zt_arena arena = {0};
+    const char *const *command = n->ssh ? zt_openssh_argv(n->ssh, &arena) : NULL;
+    int sock, err_fd, rc = open_way(n, &sock, &err_fd, err);
+    if (!rc) {
+        errno = zt_spawn_agent(&n->agent, command, sock, err_fd, n->f->opts->joined && !n->ssh);
+        if (errno) {
+            n->agent = 0;
+            rc = zt_err_errno(err, ZT_ESYS, "cannot start the agent%s (%s)",
+                              n->ssh ? " of another host: the OpenSSH client" : "",
+                              n->ssh ? "ssh" : "/proc/self/exe");
+        }
+        close(sock);
+        close(err_fd);
+    }
+    zt_arena_release(&arena);
+    return rc;
+}
+
+/* Start the ssh client, as soon as there is a place for it. */
+static int start_client(struct front_node *n, int64_t now_ns, struct zt_err *err)
+{
+    n->by_client = true;
+    n->waits = !zt_turn_take(&n->turn, now_ns);
+    int rc = n->waits ? 0 : start_process(n, err);
+    if (rc)
+        zt_turn_leave(&n->turn);
+    return rc;
 }
 
 int zt_node_start(struct front_node *n, struct zt_ssh2_host *carry, struct zt_err *err)
 {
     if (n->party)
         return zt_party_take_agent(n->party, &n->link, err);
-    int sock[2], errs[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock))
-        return zt_err_errno(err, ZT_ESYS, "socketpair");
-    if (pipe2(errs, O_CLOEXEC)) {
-        close(sock[0]);
-        close(sock[1]);
-        return zt_err_errno(err, ZT_ESYS, "pipe");
-    }
-    n->err_fd = errs[0];
-    fcntl(n->err_fd, F_SETFL, O_NONBLOCK);
-    int rc = zt_link_open(&n->link, sock[0], sock[0], err);
-    if (!rc && n->ssh && n->ssh->config) {
-        *carry = (struct zt_ssh2_host){n->ssh, sock[1], errs[1]};
-        n->carried = true;
-        return 0;
-    }
-    if (!rc) {
-        errno = spawn(n, sock[1], errs[1]);
-        return errno ? set_spawn_error(n, err) : 0;
-    }
-    close(sock[1]);
-    close(errs[1]);
+    if (!n->ssh)
+        return start_process(n, err);
+    if (n->ssh->by_client || !n->ssh->config)
+        return start_client(n, zt_now_ns(), err);
+    *carry = (struct zt_ssh2_host){.target = n->ssh, .turn = &n->turn};
+    int rc = open_way(n, &carry->fd, &carry->err_fd, err);
+    n->carried = rc == 0;
     return rc;
 }
 
 /* ---- its end ---- */
 
-/* The process is there, or the carrier has it. */
+/* The process is there or will be, or the carrier has it. */
 static bool has_agent(const struct front_node *n)
 {
-    return n->agent || n->carried || (n->party && n->link.open && n->link.rfd >= 0);
+    return n->agent || n->waits || n->carried || (n->party && n->link.open && n->link.rfd >= 0);
 }
 
 static void end_agent(struct front_node *n)
 {
     if (n->agent)
         kill(n->agent, SIGKILL);
+    n->waits = false;
     if (n->carried)
         zt_ssh2_drop(n->f->ssh2, n->carried_at);
     if (n->party && n->link.open && n->link.wfd >= 0) /* it ends with its link */
@@ -118,18 +142,43 @@ void zt_node_release(struct front_node *n)
     zt_str_release(&n->said);
 }
 
-/* ---- the carrier is done with it ---- */
+/* ---- what becomes of the way to it ---- */
 
-/* The ssh client takes the place of libssh2; nothing has been sent yet. */
-static void go_on_with_client(struct front_node *n, const struct zt_ssh2_outcome *o)
+void zt_node_reaped(struct front_node *n)
+{
+    n->agent = 0;
+    if (n->by_client)
+        zt_turn_leave(&n->turn);
+}
+
+/* What the client has said so far was kept back, as it may be tried again. */
+static void tell_said(struct front_node *n)
+{
+    const char *text = zt_str_get(&n->said);
+    if (!n->by_client || n->greeted || n->given_up)
+        return;
+    for (size_t len; *text; text += len + (text[len] == '\n')) {
+        len = strcspn(text, "\n");
+        zt_front_notice(n->f, "agent on %s: %.*s", n->host,
+                        (int)(len - (len && text[len - 1] == '\r')), text);
+    }
+}
+
+void zt_node_greeted(struct front_node *n)
+{
+    while (zt_node_read_stderr(n))
+        ;
+    tell_said(n);
+    n->greeted = true;
+    if (n->by_client)
+        zt_turn_leave(&n->turn);
+}
+
+static void go_on_with_client(struct front_node *n)
 {
     struct zt_err err;
-    zt_front_notice(n->f, "%s: going on with the OpenSSH client: %s", n->host, o->end.text);
-    errno = spawn(n, o->fd, o->err_fd);
-    if (!errno)
-        return;
-    set_spawn_error(n, &err);
-    zt_node_lose(n, &err);
+    if (start_client(n, zt_now_ns(), &err))
+        zt_node_lose(n, &err);
 }
 
 void zt_node_carried(struct front_node *n, const struct zt_ssh2_outcome *o)
@@ -137,12 +186,9 @@ void zt_node_carried(struct front_node *n, const struct zt_ssh2_outcome *o)
     enum { FAILED = 255 << 8 }; /* what the client's wait status would be */
     n->carried = false;
     if (o->needs_client && !n->given_up && !n->lost.code) {
-        go_on_with_client(n, o);
+        zt_front_notice(n->f, "%s: going on with the OpenSSH client: %s", n->host, o->end.text);
+        go_on_with_client(n);
         return;
-    }
-    if (o->needs_client) {
-        close(o->fd);
-        close(o->err_fd);
     }
     n->way_end = o->end;
     n->agent_status = o->end.cause == ZT_SSH_EXITED ? o->end.code << 8 : FAILED;
@@ -169,6 +215,16 @@ bool zt_node_fail_alone(struct front_node *n, const char *why)
 }
 
 /* ---- how it ended ---- */
+
+/* By the sshd, before it had asked who we are. */
+static bool was_dropped(const struct front_node *n)
+{
+    struct zt_ssh_end end;
+    if (!n->by_client || n->greeted || n->lost.code)
+        return false;
+    zt_openssh_end(n->agent_status, zt_str_get(&n->said), false, &end);
+    return end.cause == ZT_SSH_DROPPED;
+}
 
 /* How the way to a node's agent ended. */
 static void explain_way(const struct front_node *n, struct zt_str *s)
@@ -209,6 +265,8 @@ static void agent_said(void *ctx, const char *line, size_t len)
     if (n->ssh && n->said.len < KEPT_BYTES) {
         zt_str_add(&n->said, line, ZT_MIN(len, SHOWN_BYTES));
         zt_str_puts(&n->said, "\n");
+        if (n->by_client && !n->greeted)
+            return; /* tell_said() */
     }
     len -= len && line[len - 1] == '\r'; /* ssh ends lines as a terminal would */
     if (!n->given_up)
@@ -241,7 +299,7 @@ static void watch_silence(struct front_node *n, int64_t now_ns)
     double limit_s = told_s > 0 ? told_s : ZT_SILENCE_MS * 1e-3;
     zt_link_tick(&n->link, now_ns);
     const bool asks = n->carried && !n->greeted && zt_ssh2_asks(n->f->ssh2);
-    if (asks) /* it cannot speak */
+    if (asks || (n->ssh && !n->greeted && zt_turn_is_wanted(&n->turn))) /* it cannot speak */
         n->link.silent_ns = 0;
     if (n->ssh && !n->greeted)
         limit_s = ZT_MAX(limit_s, START_MS * 1e-3);
@@ -257,8 +315,6 @@ static void watch_silence(struct front_node *n, int64_t now_ns)
 static void fail_by_end(struct front_node *n)
 {
     struct zt_str why = {0};
-    while (zt_node_read_stderr(n))
-        ;
     zt_node_explain_end(n, &why);
     zt_node_fail_alone(n, zt_str_get(&why));
     zt_str_release(&why);
@@ -268,8 +324,17 @@ void zt_node_watch(struct front_node *n, int64_t now_ns)
 {
     struct front *f = n->f;
     watch_silence(n, now_ns);
+    if (n->waits)
+        go_on_with_client(n);
     if (zt_node_alive(n) || !zt_node_was_lost(n) || f->stop >= ZT_STOP_TERM)
         return;
+    while (zt_node_read_stderr(n))
+        ;
+    if (was_dropped(n) && zt_turn_come_again(&n->turn, now_ns)) {
+        n->waits = true;
+        return;
+    }
+    tell_said(n);
     if (f->opts->sink.node) {
         fail_by_end(n);
         return;

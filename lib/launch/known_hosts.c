@@ -5,7 +5,9 @@
 #include <openssl/hmac.h>
 #include <openssl/sha.h>
 
-enum { NAME_BYTES = 300, KEY_BYTES = 16384, SSH_PORT = 22 };
+#include "base/arena.h"
+
+enum { KEY_BYTES = 16384, SSH_PORT = 22 };
 
 /* A word of a line. */
 struct word {
@@ -237,12 +239,11 @@ static void add_type(void *ctx, const struct line *l, int number)
     zt_str_printf(out, "%s%.*s", out->len ? "," : "", (int)l->type.len, l->type.p);
 }
 
-/* "name", "[name]:port"; in lower case, which hashes are made of. */
-static int entry_name(const char *name, int port, char out[NAME_BYTES], struct zt_err *err)
+int zt_known_as(const char *name, int port, char out[ZT_KNOWN_AS_BYTES], struct zt_err *err)
 {
-    int n = port == SSH_PORT ? snprintf(out, NAME_BYTES, "%s", name)
-                             : snprintf(out, NAME_BYTES, "[%s]:%d", name, port);
-    if (n >= NAME_BYTES)
+    int n = port == SSH_PORT ? snprintf(out, ZT_KNOWN_AS_BYTES, "%s", name)
+                             : snprintf(out, ZT_KNOWN_AS_BYTES, "[%s]:%d", name, port);
+    if (n >= ZT_KNOWN_AS_BYTES)
         return zt_err_set(err, ZT_EINPUT, "%.40s...: too long for the name of a host", name);
     for (char *p = out; *p; p++)
         *p = (char)tolower((unsigned char)*p);
@@ -252,15 +253,15 @@ static int entry_name(const char *name, int port, char out[NAME_BYTES], struct z
 int zt_known_hosts_check(const struct zt_known_hosts *files, int n_files, const char *name,
                          int port, struct zt_host_key key, struct zt_trust *out, struct zt_err *err)
 {
-    char entry[NAME_BYTES], bare[NAME_BYTES];
+    char entry[ZT_KNOWN_AS_BYTES], bare[ZT_KNOWN_AS_BYTES];
     struct zt_trust without_port = {0};
     struct word type;
     *out = (struct zt_trust){0};
     int rc = key_type(key, &type, err);
     if (!rc)
-        rc = entry_name(name, port, entry, err);
+        rc = zt_known_as(name, port, entry, err);
     if (!rc)
-        rc = entry_name(name, SSH_PORT, bare, err);
+        rc = zt_known_as(name, SSH_PORT, bare, err);
     for (int i = 0; !rc && i < n_files; i++) {
         look(&files[i], entry, type, key, out);
         if (port != SSH_PORT)
@@ -275,10 +276,10 @@ int zt_known_hosts_check(const struct zt_known_hosts *files, int n_files, const 
 int zt_known_hosts_types(const struct zt_known_hosts *files, int n_files, const char *name,
                          int port, struct zt_str *out, struct zt_err *err)
 {
-    char entry[NAME_BYTES], bare[NAME_BYTES];
-    int rc = entry_name(name, port, entry, err);
+    char entry[ZT_KNOWN_AS_BYTES], bare[ZT_KNOWN_AS_BYTES];
+    int rc = zt_known_as(name, port, entry, err);
     if (!rc)
-        rc = entry_name(name, SSH_PORT, bare, err);
+        rc = zt_known_as(name, SSH_PORT, bare, err);
     for (int i = 0; !rc && i < n_files; i++) {
         each_line(&files[i], entry, add_type, out);
         if (port != SSH_PORT)
@@ -289,33 +290,91 @@ int zt_known_hosts_types(const struct zt_known_hosts *files, int n_files, const 
 
 /* ---- what to say ---- */
 
-int zt_trust_require(const struct zt_trust *t, const char *name, int port, const char *reach,
-                     struct zt_host_key key, struct zt_err *err)
+static void set_true(void *ctx, const struct line *l, int number)
 {
-    char entry[NAME_BYTES];
-    struct zt_str shown = {0};
-    struct word type = {0};
-    int rc = t->kind == ZT_TRUST_KNOWN ? 0 : zt_host_key_describe(key, &shown, err);
+    bool *has = ctx;
+    (void)number;
+    *has = *has || l->marker.len == 0;
+}
+
+bool zt_known_hosts_has(const struct zt_known_hosts *file, const char *known_as)
+{
+    bool has = false;
+    each_line(file, known_as, set_true, &has);
+    return has;
+}
+
+static void put_command(const struct zt_key_doubt *d, struct zt_str *out)
+{
+    const char *type = d->key_type;
+    zt_str_puts(out, "`");
+    for (int i = 0; i < d->n_paths; i++)
+        zt_str_printf(out, "ssh-keygen -R '%s' -f '%s' && ", d->known_as, d->paths[i]);
+    zt_str_puts(out, "ssh -o StrictHostKeyChecking=ask ");
+    if (type && strcmp(type, "ssh-rsa") == 0) /* that would be with SHA-1 */
+        type = "rsa-sha2-512,rsa-sha2-256";
+    if (type)
+        zt_str_printf(out, "-o HostKeyAlgorithms=%s ", type);
+    zt_str_printf(out, "%s true`", d->reach);
+}
+
+void zt_key_doubt_put(const struct zt_key_doubt *d, struct zt_str *out)
+{
+    const struct zt_trust *t = &d->trust;
+    zt_str_printf(out, "%s: its host key", d->known_as);
+    if (t->kind == ZT_TRUST_REVOKED) {
+        zt_str_printf(out, "%s%s is marked @revoked in ", d->shown ? " " : "",
+                      d->shown ? d->shown : "");
+        if (t->path)
+            zt_str_printf(out, "%s:%d", t->path, t->line);
+        else
+            zt_str_puts(out, "known_hosts");
+        zt_str_puts(out, ": it is no longer to be trusted, and is not accepted");
+        return;
+    }
+    if (t->kind == ZT_TRUST_UNKNOWN)
+        zt_str_puts(out, " is not known");
+    else if (t->path)
+        zt_str_printf(out, " is another than in %s:%d", t->path, t->line);
+    else
+        zt_str_puts(out, " is another than in known_hosts");
+    if (d->shown)
+        zt_str_printf(out, ": %s", d->shown);
+    if (t->kind == ZT_TRUST_CHANGED)
+        zt_str_puts(out, "; it was installed anew, or somebody else answers");
+    zt_str_puts(out, d->shown ? ". Compare this with what its owner says; then "
+                              : ". Compare its fingerprint, which this command shows, with what "
+                                "its owner says: ");
+    put_command(d, out);
+    zt_str_puts(out, " asks once, and accepts it");
+}
+
+int zt_trust_require(const struct zt_trust *t, const struct zt_known_hosts *files, int n_files,
+                     const char *name, int port, const char *reach, struct zt_host_key key,
+                     struct zt_err *err)
+{
+    char known_as[ZT_KNOWN_AS_BYTES];
+    struct zt_str shown = {0}, words = {0};
+    struct zt_arena arena = {0};
+    const char **paths = zt_arena_alloc(&arena, (size_t)n_files + 1, sizeof *paths);
+    struct zt_key_doubt doubt = {.trust = *t, .known_as = known_as, .reach = reach, .paths = paths};
+    int rc = 0;
+    if (t->kind != ZT_TRUST_KNOWN)
+        rc = zt_host_key_describe(key, &shown, err);
     if (!rc)
-        rc = entry_name(name, port, entry, err);
-    if (!rc && t->kind != ZT_TRUST_KNOWN)
-        rc = key_type(key, &type, err);
-    if (!rc && t->kind == ZT_TRUST_UNKNOWN)
-        rc = zt_err_set(err, ZT_EINPUT,
-                        "%s: its host key is not known: %s. Compare this with what its owner says; "
-                        "then `ssh -o HostKeyAlgorithms=%.*s %s true` asks once, and accepts it",
-                        name, shown.buf, (int)type.len, type.p, reach);
-    if (!rc && t->kind == ZT_TRUST_CHANGED)
-        rc = zt_err_set(err, ZT_EINPUT,
-                        "%s: its host key is %s, but %s:%d has another one: it was installed anew, "
-                        "or somebody else answers. If its owner confirms the new key: `ssh-keygen "
-                        "-R '%s' -f '%s'`, then `ssh %s true`",
-                        name, shown.buf, t->path, t->line, entry, t->path, reach);
-    if (!rc && t->kind == ZT_TRUST_REVOKED)
-        rc = zt_err_set(err, ZT_EINPUT,
-                        "%s: its host key %s is marked @revoked in %s:%d: it is no longer to be "
-                        "trusted, and is not accepted",
-                        name, shown.buf, t->path, t->line);
+        rc = zt_known_as(name, port, known_as, err);
+    for (int i = 0; !rc && t->kind == ZT_TRUST_CHANGED && i < n_files; i++)
+        if (zt_known_hosts_has(&files[i], known_as))
+            paths[doubt.n_paths++] = files[i].path;
+    if (!rc && t->kind != ZT_TRUST_KNOWN) {
+        doubt.shown = zt_str_get(&shown);
+        doubt.key_type =
+            zt_arena_printf(&arena, "%.*s", (int)strcspn(doubt.shown, " "), doubt.shown);
+        zt_key_doubt_put(&doubt, &words);
+        rc = zt_err_set(err, ZT_EINPUT, "%s", zt_str_get(&words));
+    }
+    zt_arena_release(&arena);
     zt_str_release(&shown);
+    zt_str_release(&words);
     return rc;
 }

@@ -20,6 +20,9 @@ struct zt_host_key {
 /* Whether a name stands in a list by commas (RFC 4251, 5: a name-list). */
 bool zt_name_list_has(const char *list, const char *name, size_t len);
 
+enum { ZT_KNOWN_HOSTS_MAX_BYTES = 64 << 20 };
+
+/* A file, read. */
 struct zt_known_hosts {
     const char *path; /* for messages */
     const char *text;
@@ -62,12 +65,35 @@ int zt_known_hosts_types(const struct zt_known_hosts *files, int n_files, const 
 int zt_host_key_describe(struct zt_host_key key, struct zt_str *out,
                          struct zt_err *err) ZT_MUST_CHECK;
 
-/*
- * 0 for a known key. Else ZT_EINPUT, with the fingerprint, what the known_hosts files say, and the command
- * that would accept the key where its owner confirms it; `reach` are the arguments of ssh(1) by which the user
- * goes there ("-p 2222 me@node-a").
- */
-int zt_trust_require(const struct zt_trust *t, const char *name, int port, const char *reach,
-                     struct zt_host_key key, struct zt_err *err) ZT_MUST_CHECK;
+/* ---- what to say, whichever way to the host has found it ---- */
+
+enum { ZT_KNOWN_AS_BYTES = 300 };
+
+/* How known_hosts calls a host: "name", or "[name]:port"; in lower case, which hashes are made of. */
+int zt_known_as(const char *name, int port, char out[ZT_KNOWN_AS_BYTES],
+                struct zt_err *err) ZT_MUST_CHECK;
+
+/* Whether keys of a host that is called so are in the file. */
+bool zt_known_hosts_has(const struct zt_known_hosts *file, const char *known_as);
+
+/* A key that is not to be trusted, or not yet. */
+struct zt_key_doubt {
+    struct zt_trust trust;
+    const char *known_as;
+    const char *shown;    /* as zt_host_key_describe(); NULL: the command below shows it */
+    const char *key_type; /* of `shown`: the command asks for it; NULL: for any */
+    const char
+        *reach; /* the arguments of ssh(1) by which the user goes there: "-p 2222 me@node-a" */
+    const char *const *paths; /* (n_paths) of files that have other keys of it */
+    int n_paths;
+};
+
+/* The fingerprint, what the known_hosts files say, and the command that accepts the key where its owner confirms it. */
+void zt_key_doubt_put(const struct zt_key_doubt *d, struct zt_str *out);
+
+/* 0 for a known key. Else ZT_EINPUT, with these words; of the files only those are named that have the host. */
+int zt_trust_require(const struct zt_trust *t, const struct zt_known_hosts *files, int n_files,
+                     const char *name, int port, const char *reach, struct zt_host_key key,
+                     struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

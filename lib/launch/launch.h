@@ -19,7 +19,7 @@
  * A worker that ends because a peer was lost (ZT_EPEER) exits with ZT_EXIT_PEER_LOST, so that it is
  * not taken for the first failure.
  *
- * Files: front*.c (front end; front.h says how they hang together) and supervisor.c; openssh.c, ssh_config.c, and
+ * Files: front*.c (front end; front.h says how they hang together) and supervisor.c; openssh.c, ssh_config.c, turns.c, and
  * ssh2.h with what it names (ways to other hosts); agent.c and spawn.c (agent), worker.c (a worker's side), blame.c (which
  * death came first), rendezvous*.c, detect.c and srun.c (processes that another launcher has started), over link.c (frames
  * on descriptors), proto.c, lines.c, env.c, ranklog.c, proctree.c.

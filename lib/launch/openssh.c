@@ -4,6 +4,10 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/io.h"
+#include "launch/known_hosts.h"
+#include "launch/ssh_config.h"
+
 enum {
     SSH_FAILED = 255, /* the client's own exit code; others are the remote command's */
     NOT_EXECUTABLE = 126,
@@ -74,16 +78,39 @@ void zt_ssh_put_reach(const struct zt_ssh_target *t, struct zt_str *out)
     zt_str_printf(out, "%s%s%s", t->user ? t->user : "", t->user ? "@" : "", t->host);
 }
 
+/* The line that ends at `end`, without what nobody sees there; *start: where it begins. */
+static size_t line_before(const char *said, const char *end, const char **start)
+{
+    while (end > said && (unsigned char)end[-1] <= ' ')
+        end--;
+    const char *p = end;
+    while (p > said && p[-1] != '\n')
+        p--;
+    *start = p;
+    return (size_t)(end - p);
+}
+
+/* Lines that follow the one that says why, where the client reaches the host by another program. */
+static bool says_little(const char *line, size_t len)
+{
+    static const char *const words[] = {"UNKNOWN port", "kex_exchange_identification: Connection",
+                                        "stdio forwarding failed"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(words); i++)
+        if (memmem(line, len, words[i], strlen(words[i])))
+            return true;
+    return false;
+}
+
 /* The last line that says something, without a carriage return. */
 static void last_line(const char *said, char *out, size_t out_bytes)
 {
-    const char *end = said + strlen(said);
-    while (end > said && (unsigned char)end[-1] <= ' ')
-        end--;
-    const char *start = end;
-    while (start > said && start[-1] != '\n')
-        start--;
-    snprintf(out, out_bytes, "%.*s", (int)(end - start), start);
+    const char *end = said + strlen(said), *start;
+    size_t len = line_before(said, end, &start);
+    const char *last = start;
+    const size_t last_len = len;
+    while (len && says_little(start, len))
+        len = line_before(said, start, &start);
+    snprintf(out, out_bytes, "%.*s", (int)(len ? len : last_len), len ? start : last);
 }
 
 /* The client tells its reasons in words only. */
@@ -93,14 +120,18 @@ static enum zt_ssh_cause cause_in(const char *said, bool greeted)
         const char *words;
         enum zt_ssh_cause cause;
     } table[] = {
+        {"REVOKED HOST KEY DETECTED", ZT_SSH_KEY_REVOKED},
         {"HOST IDENTIFICATION HAS CHANGED", ZT_SSH_KEY_CHANGED},
         {"Host key verification failed", ZT_SSH_KEY_UNKNOWN},
         {"Permission denied", ZT_SSH_REFUSED},
         {"Could not resolve", ZT_SSH_NO_NAME},
         {"ssh: connect to host", ZT_SSH_NO_ANSWER},
+        {"stdio forwarding failed", ZT_SSH_NO_ANSWER}, /* the jump host cannot reach it */
+        {"Connection closed by", ZT_SSH_DROPPED},      /* the last of the table */
+        {"Connection reset by", ZT_SSH_DROPPED},
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(table); i++)
-        if (strstr(said, table[i].words))
+        if (strstr(said, table[i].words) && !(greeted && table[i].cause == ZT_SSH_DROPPED))
             return table[i].cause;
     return greeted ? ZT_SSH_BROKEN : ZT_SSH_FAILED;
 }
@@ -119,33 +150,116 @@ void zt_openssh_end(int status, const char *said, bool greeted, struct zt_ssh_en
 
 static void put_hint(const struct zt_ssh_target *t, enum zt_ssh_cause cause, struct zt_str *out)
 {
-    struct zt_str reach = {0};
-    zt_ssh_put_reach(t, &reach);
-    if (cause == ZT_SSH_KEY_CHANGED) {
-        zt_str_puts(out, "; its key is another than known_hosts has: if the host was set up anew, "
-                         "`ssh-keygen -R ");
-        if (t->port)
-            zt_str_printf(out, "'[%s]:%d'", t->host, t->port);
-        else
-            zt_str_puts(out, t->host);
-        zt_str_puts(out, "` forgets the old one");
-    } else if (cause == ZT_SSH_KEY_UNKNOWN) {
-        zt_str_printf(out,
-                      "; its key is not in known_hosts: `ssh %s` shows its fingerprint and asks "
-                      "whether to accept it",
-                      reach.buf);
-    } else if (cause == ZT_SSH_REFUSED) {
-        zt_str_printf(out,
-                      "; it must let us in without a password: `ssh -o BatchMode=yes %s true` "
-                      "tries it",
-                      reach.buf);
+    if (cause == ZT_SSH_REFUSED) {
+        zt_str_puts(out, "; it must let us in without a password: `ssh -o BatchMode=yes ");
+        zt_ssh_put_reach(t, out);
+        zt_str_puts(out, " true` tries it");
     } else if (cause == ZT_SSH_NO_NAME) {
         zt_str_puts(out, "; is the name in the hostfile right?");
     } else if (cause == ZT_SSH_NO_ANSWER) {
         zt_str_puts(out, "; is the host up, and does sshd listen there?");
+    } else if (cause == ZT_SSH_DROPPED) {
+        zt_str_puts(out, "; it closes each connection before it greets: does its sshd let us in at "
+                         "all, and what are its MaxStartups and PerSourcePenalties?");
     }
-    zt_str_release(&reach);
 }
+
+/* ---- a host key that is not the known one ---- */
+
+/* The word after `words` in what the client has said, up to one of `ends`; "": it has not said that. */
+static const char *word_after(const char *said, const char *words, const char *ends,
+                              struct zt_arena *arena)
+{
+    const char *p = strstr(said, words);
+    p = p ? p + strlen(words) : "";
+    return zt_arena_printf(arena, "%.*s", (int)strcspn(p, ends), p);
+}
+
+/* "Offending ED25519 key in PATH:LINE" */
+static void find_offending(const char *said, struct zt_arena *arena, struct zt_trust *t)
+{
+    const char *offending = strstr(said, "Offending ");
+    char *path = (char *)word_after(offending ? offending : "", " key in ", "\r\n", arena);
+    char *colon = strrchr(path, ':');
+    if (!colon)
+        return;
+    *colon = '\0';
+    t->path = path;
+    t->line = (int)strtol(colon + 1, NULL, 10);
+}
+
+/* Of the files that the client looks into those that have the host. */
+static void find_files(const struct zt_ssh_config *c, const char *known_as, const char **paths,
+                       int *n_paths)
+{
+    const struct zt_ssh_files *both[] = {&c->user_known_hosts, &c->global_known_hosts};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(both); i++)
+        for (int j = 0; j < both[i]->n; j++) {
+            struct zt_str text = {0};
+            struct zt_err err;
+            const char *path = both[i]->v[j];
+            if (zt_read_file(path, ZT_KNOWN_HOSTS_MAX_BYTES, &text, &err) == 0 &&
+                zt_known_hosts_has(&(struct zt_known_hosts){path, zt_str_get(&text), text.len},
+                                   known_as))
+                paths[(*n_paths)++] = path;
+            zt_str_release(&text);
+        }
+}
+
+/* "[USER@]HOST[:PORT]", as ssh -G writes it, as arguments of ssh(1); of several the user must know. */
+static const char *jump_reach(const char *jump, struct zt_arena *arena)
+{
+    const char *colon = strrchr(jump, ':');
+    if (!colon || strchr(colon, ']'))
+        return jump;
+    return zt_arena_printf(arena, "-p %s %.*s", colon + 1, (int)(colon - jump), jump);
+}
+
+/* The client names who showed the key: the host, or one that it is reached through. */
+static bool is_jump(const struct zt_ssh_target *t, const char *named)
+{
+    char known_as[ZT_KNOWN_AS_BYTES];
+    struct zt_err err;
+    int port;
+    if (!t->config || !t->config->proxy_jump || strchr(t->config->proxy_jump, ','))
+        return false;
+    const char *name = zt_ssh_config_known_as(t->config, &port);
+    return zt_known_as(name, port, known_as, &err) || strcasecmp(known_as, named);
+}
+
+static void put_doubt(const struct zt_ssh_target *t, enum zt_ssh_cause cause, const char *said,
+                      struct zt_str *out)
+{
+    static const enum zt_trust_kind kind_of[] = {[ZT_SSH_KEY_UNKNOWN] = ZT_TRUST_UNKNOWN,
+                                                 [ZT_SSH_KEY_CHANGED] = ZT_TRUST_CHANGED,
+                                                 [ZT_SSH_KEY_REVOKED] = ZT_TRUST_REVOKED};
+    struct zt_arena arena = {0};
+    struct zt_str reach = {0};
+    const char *paths[2 * ZT_SSH_MAX_FILES] = {0};
+    const bool changed = cause == ZT_SSH_KEY_CHANGED;
+    const char *named = changed ? word_after(said, "\nHost key for ", " \r\n", &arena)
+                                : word_after(said, "host key is known for ", " \r\n", &arena);
+    const char *shown = word_after(said, "key sent by the remote host is", ".", &arena);
+    const bool jump = is_jump(t, named);
+    struct zt_key_doubt doubt = {.trust.kind = kind_of[cause], .paths = paths};
+    zt_ssh_put_reach(t, &reach);
+    doubt.reach = jump ? jump_reach(t->config->proxy_jump, &arena) : reach.buf;
+    doubt.known_as = named[0] ? named : jump ? t->config->proxy_jump : t->host;
+    shown += strspn(shown, "\r\n");
+    if (changed && shown[0])
+        doubt.shown = shown;
+    if (changed)
+        find_offending(said, &arena, &doubt.trust);
+    if (changed && t->config && !jump)
+        find_files(t->config, doubt.known_as, paths, &doubt.n_paths);
+    else if (doubt.trust.path)
+        paths[doubt.n_paths++] = doubt.trust.path;
+    zt_key_doubt_put(&doubt, out);
+    zt_str_release(&reach);
+    zt_arena_release(&arena);
+}
+
+/* ---- why, and what to do ---- */
 
 static void put_exit(const struct zt_ssh_target *t, int code, const char *said, bool greeted,
                      struct zt_str *out)
@@ -182,6 +296,11 @@ void zt_ssh_explain(const struct zt_ssh_target *t, const struct zt_ssh_end *end,
     case ZT_SSH_BROKEN:
         zt_str_puts(out,
                     end->text[0] ? end->text : "the connection broke, or the agent was killed");
+        return;
+    case ZT_SSH_KEY_UNKNOWN:
+    case ZT_SSH_KEY_CHANGED:
+    case ZT_SSH_KEY_REVOKED:
+        put_doubt(t, end->cause, said, out);
         return;
     default:
         zt_str_puts(out, end->text[0] ? end->text : "ssh has failed and said nothing");

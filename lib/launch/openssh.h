@@ -1,6 +1,7 @@
 /*
- * openssh.h: a node's agent on another host. Pure: which host that is, the command line of the OpenSSH client,
- * and what it means when the way to the agent ends, whichever launcher made it. The login shell of the other
+ * openssh.h: a node's agent on another host: which host that is, the command line of the OpenSSH client, and
+ * what it means when the way to the agent ends, whichever launcher made it. Nothing is run; known_hosts files are read
+ * where they have an old key. The login shell of the other
  * host sees nothing but `exec PROGRAM agent`; environment, recipe and secret travel in frames over the
  * command's stdin and stdout.
  */
@@ -16,14 +17,14 @@ struct zt_ssh_keys;
 
 struct zt_ssh_target {
     const char *host;
-    const char *user;    /* NULL: as ssh's configuration says */
-    int port;            /* 0: likewise */
-    const char *program; /* zerotrain's absolute path on that host */
-    const struct zt_ssh_config
-        *config; /* go there by libssh2 (ssh2.h); NULL: by the OpenSSH client */
+    const char *user;                   /* NULL: as ssh's configuration says */
+    int port;                           /* 0: likewise */
+    const char *program;                /* zerotrain's absolute path on that host */
+    const struct zt_ssh_config *config; /* what ssh -G says of it; NULL: not known */
+    bool by_client; /* go there by the OpenSSH client; else by libssh2 (ssh2.h), and needs config */
     struct zt_ssh_keys
-        *keys; /* with it: the keys (ssh_keys.h), the same for all hosts; outlives the
-                                 job, so that nobody is asked again in the next; NULL: the job's own */
+        *keys; /* for libssh2: the keys (ssh_keys.h), the same for all hosts; outlives the
+                  job, so that nobody is asked again in the next; NULL: the job's own */
 };
 
 /*
@@ -52,8 +53,10 @@ enum zt_ssh_cause {
     ZT_SSH_FAILED,      /* no connection, for another reason than these: */
     ZT_SSH_NO_NAME,     /* the name does not resolve */
     ZT_SSH_NO_ANSWER,   /* nobody can be reached there */
-    ZT_SSH_KEY_UNKNOWN, /* as the client has said it; libssh2's launcher says all in `text` */
+    ZT_SSH_DROPPED,     /* the connection was closed before it was asked who we are, for too long */
+    ZT_SSH_KEY_UNKNOWN, /* these are the client's; of libssh2 `text` says all */
     ZT_SSH_KEY_CHANGED,
+    ZT_SSH_KEY_REVOKED,
     ZT_SSH_REFUSED, /* no key of ours lets us in */
 };
 

@@ -118,26 +118,18 @@ static void *carry(void *arg)
 
 static void init_hosts(struct zt_ssh2 *s, const struct zt_ssh2_host *hosts)
 {
-    int n_servers = 0;
     for (int i = 0; i < s->n; i++) {
         struct ssh2_host *h = &s->hosts[i];
         *h = (struct ssh2_host){.s = s,
                                 .target = hosts[i].target,
                                 .config = hosts[i].target->config,
+                                .turn = hosts[i].turn,
                                 .fd = hosts[i].fd,
                                 .err_fd = hosts[i].err_fd,
                                 .sock = -1};
         h->self = h;
         fcntl(h->fd, F_SETFL, O_NONBLOCK);
         fcntl(h->err_fd, F_SETFL, O_NONBLOCK);
-        for (int k = 0; k < i && !h->server; k++)
-            if (s->hosts[k].config->port == h->config->port &&
-                strcmp(s->hosts[k].config->hostname, h->config->hostname) == 0)
-                h->server = s->hosts[k].server;
-        if (h->server)
-            continue;
-        h->server = &s->servers[n_servers++];
-        h->server->most = SSH2_MOST_LOGINS;
     }
 }
 
@@ -151,7 +143,6 @@ static void release(struct zt_ssh2 *s)
         zt_str_release(&s->known[i].text);
     free(s->known);
     free(s->hosts);
-    free(s->servers);
     zt_arena_release(&s->arena);
     free(s);
     libssh2_exit();
@@ -164,7 +155,6 @@ int zt_ssh2_start(const struct zt_ssh2_host *hosts, int n, struct zt_ssh2 **out,
     struct zt_ssh2 *s = zt_xcalloc(1, sizeof *s);
     s->n = n;
     s->hosts = zt_xcalloc((size_t)n, sizeof *s->hosts);
-    s->servers = zt_xcalloc((size_t)n, sizeof *s->servers);
     s->rsa = libssh2_version(0x010b00) != NULL;
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     s->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -214,16 +204,10 @@ bool zt_ssh2_asks(const struct zt_ssh2 *s)
 
 void zt_ssh2_stop(struct zt_ssh2 *s)
 {
-    struct zt_ssh2_outcome left;
     if (!s)
         return;
     atomic_store(&s->stop, true);
     eventfd_write(s->wake_fd, 1);
     pthread_join(s->thread, NULL);
-    for (int i = 0; i < s->n; i++)
-        if (zt_ssh2_take(s, i, &left) && left.needs_client) {
-            close(left.fd);
-            close(left.err_fd);
-        }
     release(s);
 }

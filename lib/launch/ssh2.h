@@ -8,10 +8,10 @@
  *
  *     front end  <-socket, pipe->  carrier  <-ssh->  sshd  <-pipes->  zerotrain agent
  *
- * A host goes through: a place among at most 8 that log in to one sshd, its addresses (lookup.h), TCP, key exchange,
- * its key (known_hosts.h), a key of ours (ssh_keys.h), a channel, `exec PROGRAM agent`. Dropped before it is asked
- * who we are (MaxStartups), it comes again after a while, and fewer at once. What libssh2 cannot do, and the OpenSSH
- * client perhaps can, ends with needs_client; a host key that is not the known one, or a refused login, does not.
+ * A host goes through: a place among those that log in to one sshd (turns.h), its addresses (lookup.h), TCP, key
+ * exchange, its key (known_hosts.h), a key of ours (ssh_keys.h), a channel, `exec PROGRAM agent`. Dropped before it is
+ * asked who we are (MaxStartups), it comes again after a while. What libssh2 cannot do, and the OpenSSH client perhaps
+ * can, ends with needs_client; a host key that is not the known one, or a refused login, does not.
  *
  * Files: ssh2.c (carrier), ssh2_host.c (a host, up to its channel), ssh2_login.c (both sides prove who they are),
  * ssh2_pump.c (the bytes), ssh2_memory.c (libssh2's), under ssh2_host.h.
@@ -22,16 +22,17 @@
 #include "launch/openssh.h"
 
 struct zt_ssh2;
+struct zt_turn;
 
 /* target->config is set. The descriptors are the carrier's from zt_ssh2_start() on. */
 struct zt_ssh2_host {
     const struct zt_ssh_target *target;
+    struct zt_turn *turn; /* turns.h; the carrier's until there is an outcome */
     int fd, err_fd; /* a socket whose other end is the front end's; where the agent's stderr goes */
 };
 
 struct zt_ssh2_outcome {
     bool needs_client;     /* nothing was done: go on with the OpenSSH client */
-    int fd, err_fd;        /* then these are the caller's again; else closed, and -1 */
     struct zt_ssh_end end; /* how it ended, or in end.text why it needs the client */
 };
 
@@ -52,7 +53,7 @@ void zt_ssh2_drop(struct zt_ssh2 *s, int i);
 /* A person is being asked for a passphrase: hosts are not to blame for the time. */
 bool zt_ssh2_asks(const struct zt_ssh2 *s);
 
-/* Cut all connections, and end the thread. Accepts NULL. Descriptors of outcomes that were not taken are closed. */
+/* Cut all connections, and end the thread. Accepts NULL. */
 void zt_ssh2_stop(struct zt_ssh2 *s);
 
 #endif

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,13 +28,6 @@ bool ssh2_is_broken(int rc)
 
 /* ---- ends ---- */
 
-void ssh2_leave_place(struct ssh2_host *h)
-{
-    if (h->has_place)
-        h->server->n_logins--;
-    h->has_place = false;
-}
-
 static void disconnect(struct ssh2_host *h, bool well)
 {
     if (h->session && well)
@@ -48,23 +40,15 @@ static void disconnect(struct ssh2_host *h, bool well)
     h->sock = -1;
     zt_lookup_release(h->lookup);
     h->lookup = NULL;
-    ssh2_leave_place(h);
+    zt_turn_leave(h->turn);
 }
 
 static bool finish(struct ssh2_host *h)
 {
     const bool well = h->outcome.end.cause == ZT_SSH_EXITED && !h->outcome.needs_client;
     disconnect(h, well);
-    if (h->outcome.needs_client) {
-        fcntl(h->fd, F_SETFL, 0);
-        fcntl(h->err_fd, F_SETFL, 0);
-        h->outcome.fd = h->fd;
-        h->outcome.err_fd = h->err_fd;
-    } else {
-        close(h->fd);
-        close(h->err_fd);
-        h->outcome.fd = h->outcome.err_fd = -1;
-    }
+    close(h->fd);
+    close(h->err_fd);
     h->state = SSH2_DONE;
     atomic_store(&h->done, true);
     eventfd_write(h->s->event_fd, 1);
@@ -91,11 +75,10 @@ bool ssh2_need_client(struct ssh2_host *h, const char *fmt, ...)
     return finish(h);
 }
 
-bool ssh2_begin_again(struct ssh2_host *h, int64_t retry_ns)
+bool ssh2_begin_again(struct ssh2_host *h)
 {
     disconnect(h, false);
     h->state = SSH2_WAITING;
-    h->retry_ns = retry_ns;
     h->n_offered = 0;
     h->was_locked = false;
     h->deadline_ns = 0;
@@ -120,10 +103,8 @@ static bool take_place(struct ssh2_host *h, int64_t now_ns)
     const char *family = h->config->address_family;
     if (needs_client(h))
         return false;
-    if (now_ns < h->retry_ns || h->server->n_logins >= h->server->most)
+    if (!zt_turn_take(h->turn, now_ns))
         return false;
-    h->server->n_logins++;
-    h->has_place = true;
     int af = family && strcmp(family, "inet") == 0    ? AF_INET
              : family && strcmp(family, "inet6") == 0 ? AF_INET6
                                                       : AF_UNSPEC;
@@ -275,27 +256,13 @@ static bool finish_connect(struct ssh2_host *h, int64_t now_ns)
     return connect_on(h, error, now_ns);
 }
 
-/*
- * The sshd has too many that have not logged in yet (MaxStartups), or too many of us that did not get in (OpenSSH 9.8:
- * PerSourcePenalties), and dropped us: fewer at once, and after a while, which doubles and is not the same for all.
- */
+/* Its sshd has dropped us before it has asked who we are. */
 static bool come_again(struct ssh2_host *h, int64_t now_ns)
 {
-    enum { FIRST_MS = 50, MOST_DOUBLINGS = 5 };
-    uint32_t random = 0;
-    if (!h->n_drops++)
-        h->first_drop_ns = now_ns;
-    if (now_ns - h->first_drop_ns > SSH2_RETRY_MS * ms)
-        return ssh2_end(
-            h, ZT_SSH_FAILED,
-            "%s port %d closes each connection before it greets (%s); does its sshd let "
-            "us in at all, and what are its MaxStartups and PerSourcePenalties?",
-            h->config->hostname, h->config->port, ssh2_error(h));
-    if (getrandom(&random, sizeof random, 0) != sizeof random)
-        random = 0;
-    h->server->most = ZT_MAX(h->server->most / 2, 1);
-    int64_t wait_ns = FIRST_MS * ms << ZT_MIN(h->n_drops - 1, MOST_DOUBLINGS);
-    return ssh2_begin_again(h, now_ns + wait_ns / 2 + wait_ns * (random % 1024) / 1024);
+    return zt_turn_come_again(h->turn, now_ns)
+               ? ssh2_begin_again(h)
+               : ssh2_end(h, ZT_SSH_DROPPED, "%s port %d: %s", h->config->hostname, h->config->port,
+                          ssh2_error(h));
 }
 
 static bool greet(struct ssh2_host *h, int64_t now_ns)
@@ -417,7 +384,7 @@ bool ssh2_step(struct ssh2_host *h, int64_t now_ns)
     case SSH2_GREETING:
         return greet(h, now_ns);
     case SSH2_LOGGING_IN:
-        return ssh2_log_in(h, now_ns);
+        return ssh2_log_in(h);
     case SSH2_LOCKED:
         return leave_locked(h, now_ns);
     case SSH2_OPENING:

@@ -9,20 +9,19 @@
 #include "launch/lookup.h"
 #include "launch/ssh2.h"
 #include "launch/ssh_keys.h"
+#include "launch/turns.h"
 
 enum {
-    SSH2_MOST_LOGINS = 8,        /* to one sshd at once; sshd's MaxStartups is 10 */
     SSH2_WINDOW = 1 << 20,       /* bytes that a host may be ahead of us */
     SSH2_CHUNK = 32 << 10,       /* of a read or write */
     SSH2_CONNECT_MS = 10 * 1000, /* for each address */
     SSH2_GREET_MS = 20 * 1000,   /* from then until keys are exchanged */
     SSH2_LOGIN_MS = 30 * 1000,   /* from then until the agent is started */
-    SSH2_RETRY_MS = 40 * 1000,   /* for how long a host that drops us is tried */
     SSH2_SILENCE_MS = 9 * 1000, /* bytes of ours unanswered for so long: the connection is broken */
 };
 
 enum ssh2_state {
-    SSH2_WAITING,    /* for a place, or for `retry_ns` */
+    SSH2_WAITING,    /* for a place */
     SSH2_LOOKING_UP, /* from here to SSH2_LOGGING_IN it has a place */
     SSH2_CONNECTING,
     SSH2_GREETING,
@@ -41,19 +40,13 @@ struct ssh2_buf {
     size_t at, len; /* len bytes from `at` on are to be passed on */
 };
 
-/* Hosts behind one sshd. */
-struct ssh2_server {
-    int n_logins, most;
-};
-
 struct ssh2_host {
     struct zt_ssh2 *s;
     const struct zt_ssh_target *target;
     const struct zt_ssh_config *config;
-    struct ssh2_server *server;
+    struct zt_turn *turn;
     int fd, err_fd;
     enum ssh2_state state;
-    bool has_place;
     int sock; /* -1: none */
     LIBSSH2_SESSION *session;
     LIBSSH2_CHANNEL *channel;
@@ -61,8 +54,6 @@ struct ssh2_host {
     struct zt_lookup *lookup;
     const struct addrinfo *address; /* the one being tried */
     int64_t deadline_ns;            /* of the state; 0: none */
-    int64_t retry_ns, first_drop_ns;
-    unsigned n_drops;
     struct zt_ssh_identities keys;
     int at_key;
     int n_offered;   /* keys, in this connection */
@@ -84,7 +75,6 @@ struct known_file {
 
 struct zt_ssh2 {
     struct ssh2_host *hosts;
-    struct ssh2_server *servers; /* (n), as many as are needed */
     int n;
     struct zt_ssh_keys *keys, *own_keys; /* own_keys: NULL, or these */
     struct known_file *known;            /* (n_known), read once */
@@ -100,7 +90,7 @@ struct zt_ssh2 {
 bool ssh2_step(struct ssh2_host *h, int64_t now_ns);
 
 /* The same, of logging in; and of moving bytes. */
-bool ssh2_log_in(struct ssh2_host *h, int64_t now_ns);
+bool ssh2_log_in(struct ssh2_host *h);
 bool ssh2_pump(struct ssh2_host *h);
 bool ssh2_is_blocked(const struct ssh2_host *h); /* bytes, or their end, wait to go there */
 
@@ -115,11 +105,8 @@ bool ssh2_check_host_key(struct ssh2_host *h);
 ZT_PRINTF(3, 4) bool ssh2_end(struct ssh2_host *h, enum zt_ssh_cause cause, const char *fmt, ...);
 ZT_PRINTF(2, 3) bool ssh2_need_client(struct ssh2_host *h, const char *fmt, ...);
 
-/* The connection is gone, and nothing is lost by it: begin again, not before retry_ns. Always returns false. */
-bool ssh2_begin_again(struct ssh2_host *h, int64_t retry_ns);
-
-/* It no longer counts among those that log in. */
-void ssh2_leave_place(struct ssh2_host *h);
+/* The connection is gone, and nothing is lost by it: begin again. Always returns false. */
+bool ssh2_begin_again(struct ssh2_host *h);
 
 /* A session, or NULL; and the end of h->session, which may be NULL. Its memory is ours. */
 LIBSSH2_SESSION *ssh2_new_session(struct ssh2_host *h);

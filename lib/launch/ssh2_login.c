@@ -2,16 +2,7 @@
 #include "base/io.h"
 #include "launch/ssh2_host.h"
 
-enum { SSH_PORT = 22, KNOWN_BYTES = 64 << 20 };
-
 /* ---- the host proves who it is ---- */
-
-/* By which it stands in known_hosts: as ssh, an alias stands there without a port. */
-static const char *known_as(const struct ssh2_host *h, int *port)
-{
-    *port = h->config->host_key_alias ? SSH_PORT : h->config->port;
-    return h->config->host_key_alias ? h->config->host_key_alias : h->config->hostname;
-}
 
 /* A file that is not there knows nobody. */
 static struct zt_known_hosts known_file(struct zt_ssh2 *s, const char *path)
@@ -22,7 +13,7 @@ static struct zt_known_hosts known_file(struct zt_ssh2 *s, const char *path)
         i++;
     if (i == s->n_known) {
         struct known_file f = {.path = zt_arena_strdup(&s->arena, path)};
-        if (zt_read_file(path, KNOWN_BYTES, &f.text, &err))
+        if (zt_read_file(path, ZT_KNOWN_HOSTS_MAX_BYTES, &f.text, &err))
             zt_str_reset(&f.text);
         ZT_GROW(s->known, s->n_known + 1, s->cap_known);
         s->known[s->n_known++] = f;
@@ -77,7 +68,7 @@ int ssh2_host_key_methods(struct ssh2_host *h, struct zt_str *out, struct zt_err
     struct zt_known_hosts files[MOST_FILES];
     struct zt_str types = {0};
     int port, n = known_files(h, files);
-    const char *name = known_as(h, &port);
+    const char *name = zt_ssh_config_known_as(h->config, &port);
     int rc = zt_known_hosts_types(files, n, name, port, &types, err);
     if (!rc && !put_methods(h, zt_str_get(&types), out) && types.len)
         rc = zt_err_set(err, ZT_EUNSUPPORTED,
@@ -93,7 +84,7 @@ static bool client_knows_other(struct ssh2_host *h, const struct zt_known_hosts 
     struct zt_str types = {0};
     struct zt_err err;
     int port;
-    const char *name = known_as(h, &port);
+    const char *name = zt_ssh_config_known_as(h->config, &port);
     bool other = false;
     if (zt_known_hosts_types(files, n, name, port, &types, &err) == 0)
         for (size_t i = 0; i < ZT_ARRAY_LEN(served); i++)
@@ -112,7 +103,7 @@ bool ssh2_check_host_key(struct ssh2_host *h)
     struct zt_err err;
     size_t len;
     int type, port, n = known_files(h, files);
-    const char *name = known_as(h, &port);
+    const char *name = zt_ssh_config_known_as(h->config, &port);
     const char *blob = libssh2_session_hostkey(h->session, &len, &type);
     const struct zt_host_key key = {(const uint8_t *)blob, blob ? len : 0};
     if (zt_known_hosts_check(files, n, name, port, key, &trust, &err))
@@ -124,7 +115,7 @@ bool ssh2_check_host_key(struct ssh2_host *h)
         return ssh2_need_client(h, "known_hosts has a key of it that libssh2 %s cannot check",
                                 libssh2_version(0));
     zt_ssh_put_reach(h->target, &reach);
-    int rc = zt_trust_require(&trust, name, port, reach.buf, key, &err);
+    int rc = zt_trust_require(&trust, files, n, name, port, reach.buf, key, &err);
     zt_str_release(&reach);
     return rc == 0 || ssh2_end(h, ZT_SSH_FAILED, "%s", err.msg);
 }
@@ -209,15 +200,15 @@ static bool refused(struct ssh2_host *h)
 }
 
 /* Not every key may be tried in one connection (MaxAuthTries), and nobody waits long for a passphrase. */
-static bool connection_lost(struct ssh2_host *h, int64_t now_ns)
+static bool connection_lost(struct ssh2_host *h)
 {
     if (h->n_offered > 0 || h->was_locked) /* so it gets further each time */
-        return ssh2_begin_again(h, now_ns);
+        return ssh2_begin_again(h);
     return ssh2_end(h, ZT_SSH_FAILED, "%s: the connection broke while logging in: %s",
                     h->target->host, ssh2_error(h));
 }
 
-bool ssh2_log_in(struct ssh2_host *h, int64_t now_ns)
+bool ssh2_log_in(struct ssh2_host *h)
 {
     if (h->at_key >= h->keys.n)
         return refused(h);
@@ -232,19 +223,18 @@ bool ssh2_log_in(struct ssh2_host *h, int64_t now_ns)
         return false;
     if (rc == 0) {
         h->state = SSH2_OPENING;
-        ssh2_leave_place(h);
+        zt_turn_leave(h->turn);
         return true;
     }
     /* Of a host that says nothing more and one that does not take a signature libssh2 gives the same code. */
     const bool silent =
         rc == LIBSSH2_ERROR_PUBLICKEY_UNVERIFIED && strstr(ssh2_error(h), "Waiting for");
     if (silent || ssh2_is_broken(rc))
-        return connection_lost(h, now_ns);
+        return connection_lost(h);
     h->at_key++;
     h->n_offered++;
     if (rc != LIBSSH2_ERROR_METHOD_NONE)
         return true;
     leave_sha1(h);
-    return ssh2_begin_again(
-        h, now_ns); /* libssh2 1.11 would offer the next key as of this one's type */
+    return ssh2_begin_again(h); /* libssh2 1.11 would offer the next key as of this one's type */
 }

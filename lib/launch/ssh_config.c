@@ -108,6 +108,13 @@ int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct z
     return rc;
 }
 
+const char *zt_ssh_config_known_as(const struct zt_ssh_config *c, int *port)
+{
+    enum { SSH_PORT = 22 };
+    *port = c->host_key_alias ? SSH_PORT : c->port;
+    return c->host_key_alias ? c->host_key_alias : c->hostname;
+}
+
 bool zt_ssh_needs_client(const struct zt_ssh_config *c, struct zt_str *why)
 {
     if (c->proxy_jump)

@@ -43,6 +43,9 @@ int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct z
 int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_arena *arena,
                        struct zt_ssh_config *out, struct zt_err *err) ZT_MUST_CHECK;
 
+/* The name and port by which known_hosts has the host: as with ssh, an alias stands there without a port. */
+const char *zt_ssh_config_known_as(const struct zt_ssh_config *c, int *port);
+
 /* Whether this host needs the OpenSSH client; why is appended ("it is reached through ProxyJump bastion"). */
 bool zt_ssh_needs_client(const struct zt_ssh_config *c, struct zt_str *why);
 

@@ -50,8 +50,7 @@ static double agents(struct rig *r, int n, bool by_client)
         add_host(r);
         r->target[i].host = "zt-bench"; /* of the configuration below */
         r->target[i].program = self;
-        if (by_client)
-            r->target[i].config = NULL;
+        r->target[i].by_client = by_client;
         nodes[i] =
             (struct zt_launch_node){.n_workers = 1, .ssh = &r->target[i], .address = "127.0.0.1"};
     }

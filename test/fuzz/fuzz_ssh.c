@@ -24,7 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         struct zt_trust t;
         ZT_ASSERT(zt_known_hosts_check(&f, 1, "node-a", ports[i], key, &t, &err) == 0);
         ZT_ASSERT(t.kind == ZT_TRUST_UNKNOWN || t.kind == ZT_TRUST_CHANGED);
-        ZT_ASSERT(zt_trust_require(&t, "node-a", ports[i], "node-a", key, &err) == ZT_EINPUT);
+        ZT_ASSERT(zt_trust_require(&t, &f, 1, "node-a", ports[i], "node-a", key, &err) ==
+                  ZT_EINPUT);
         zt_str_reset(&text);
         ZT_ASSERT(zt_known_hosts_types(&f, 1, "node-a", ports[i], &text, &err) == 0);
     }

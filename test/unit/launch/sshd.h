@@ -24,6 +24,7 @@
 #include "base/io.h"
 #include "launch/ssh2.h"
 #include "launch/ssh_config.h"
+#include "launch/turns.h"
 
 enum { MAX_HOSTS = 64, WAIT_S = 60 };
 
@@ -37,6 +38,8 @@ struct rig {
     int n;
     struct zt_ssh_target target[MAX_HOSTS];
     struct zt_ssh_config config[MAX_HOSTS];
+    struct zt_turns *turns;
+    struct zt_turn turn[MAX_HOSTS];
     int fd[MAX_HOSTS], err_fd[MAX_HOSTS]; /* our ends */
 };
 
@@ -181,6 +184,8 @@ ZT_UNUSED static void stop_hosts(struct rig *r)
 {
     zt_ssh2_stop(r->ssh2);
     r->ssh2 = NULL;
+    zt_turns_free(r->turns);
+    r->turns = NULL;
     for (int i = 0; i < r->n; i++) {
         close(r->fd[i]);
         close(r->err_fd[i]);
@@ -222,13 +227,15 @@ ZT_UNUSED static bool begin(struct rig *r)
 {
     struct zt_ssh2_host hosts[MAX_HOSTS];
     struct zt_err err;
+    r->turns = zt_turns_create(r->n);
     for (int i = 0; i < r->n; i++) {
         int sock[2], errs[2];
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) || pipe2(errs, O_CLOEXEC))
             return false;
         r->fd[i] = sock[0];
         r->err_fd[i] = errs[0];
-        hosts[i] = (struct zt_ssh2_host){&r->target[i], sock[1], errs[1]};
+        zt_turn_init(&r->turn[i], r->turns, &r->target[i]);
+        hosts[i] = (struct zt_ssh2_host){&r->target[i], &r->turn[i], sock[1], errs[1]};
     }
     return zt_ssh2_start(hosts, r->n, &r->ssh2, &err) == 0;
 }
@@ -292,8 +299,6 @@ ZT_UNUSED static const char *drain(int fd, char *buf, size_t size)
         stop_hosts(r);                                                                             \
         if (!o_.needs_client || !strstr(o_.end.text, words))                                       \
             FAIL("it ended with %d: %s", o_.end.cause, o_.end.text);                               \
-        close(o_.fd);                                                                              \
-        close(o_.err_fd);                                                                          \
     } while (0)
 
 #define CHECK_LETS_IN(r)                                                                           \

@@ -200,6 +200,11 @@ TEST(messages_show_the_fingerprint_and_what_to_do)
     struct zt_trust t = {0};
     struct zt_err err = {0};
     struct zt_str shown = {0}, keygen = {0};
+    static const char line[] = "[node-a]:2222 ssh-ed25519 AAAA\n", none[] = "node-a ssh-rsa AAAA\n",
+                      other[] = "node-b,[node-a]:2222 ssh-rsa AAAA\n";
+    const struct zt_known_hosts files[] = {{"/h/known_hosts", line, sizeof line - 1},
+                                           {"/h/none", none, sizeof none - 1},
+                                           {"/h/more", other, sizeof other - 1}};
     char path[128];
     RIG(&r);
     CHECK_OK(zt_host_key_describe(r.key[0], &shown, &err), err);
@@ -209,18 +214,23 @@ TEST(messages_show_the_fingerprint_and_what_to_do)
     CHECK(strncmp(shown.buf, "ssh-ed25519 SHA256:", 19) == 0);
     CHECK(strstr(keygen.buf, strchr(shown.buf, ' ') + 1)); /* the same as ssh-keygen's */
 
-    CHECK_INT(zt_trust_require(&t, "node-a", 2222, "-p 2222 me@node-a", r.key[0], &err), ZT_EINPUT);
+    CHECK_INT(zt_trust_require(&t, files, 3, "node-a", 2222, "-p 2222 me@node-a", r.key[0], &err),
+              ZT_EINPUT);
     CHECK(strstr(err.msg, shown.buf) && strstr(err.msg, "is not known"));
-    CHECK(strstr(err.msg, "`ssh -o HostKeyAlgorithms=ssh-ed25519 -p 2222 me@node-a true`"));
+    CHECK(strstr(err.msg, "`ssh -o StrictHostKeyChecking=ask -o HostKeyAlgorithms=ssh-ed25519 "
+                          "-p 2222 me@node-a true`"));
     t = (struct zt_trust){.kind = ZT_TRUST_CHANGED, .path = "/h/known_hosts", .line = 7};
-    CHECK_INT(zt_trust_require(&t, "node-a", 2222, "-p 2222 me@node-a", r.key[0], &err), ZT_EINPUT);
-    CHECK(strstr(err.msg, shown.buf) && strstr(err.msg, "/h/known_hosts:7 has another one"));
-    CHECK(strstr(err.msg, "`ssh-keygen -R '[node-a]:2222' -f '/h/known_hosts'`"));
+    CHECK_INT(zt_trust_require(&t, files, 3, "node-a", 2222, "-p 2222 me@node-a", r.key[0], &err),
+              ZT_EINPUT);
+    CHECK(strstr(err.msg, shown.buf) && strstr(err.msg, "is another than in /h/known_hosts:7"));
+    CHECK(strstr(err.msg, "`ssh-keygen -R '[node-a]:2222' -f '/h/known_hosts' && ssh-keygen -R "
+                          "'[node-a]:2222' -f '/h/more' && ssh -o StrictHostKeyChecking=ask -o "
+                          "HostKeyAlgorithms=ssh-ed25519 -p 2222 me@node-a true`"));
     t.kind = ZT_TRUST_REVOKED;
-    CHECK_INT(zt_trust_require(&t, "node-a", 22, "node-a", r.key[0], &err), ZT_EINPUT);
+    CHECK_INT(zt_trust_require(&t, files, 3, "node-a", 22, "node-a", r.key[0], &err), ZT_EINPUT);
     CHECK(strstr(err.msg, shown.buf) && strstr(err.msg, "@revoked in /h/known_hosts:7"));
     t.kind = ZT_TRUST_KNOWN;
-    CHECK_OK(zt_trust_require(&t, "node-a", 22, "node-a", r.key[0], &err), err);
+    CHECK_OK(zt_trust_require(&t, files, 3, "node-a", 22, "node-a", r.key[0], &err), err);
     zt_str_release(&shown);
     zt_str_release(&keygen);
     teardown(&r);

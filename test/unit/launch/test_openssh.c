@@ -1,6 +1,8 @@
 #include "harness.h"
 
 #include "launch/openssh.h"
+#include "launch/ssh_config.h"
+#include "launch/turns.h"
 
 static const struct zt_ssh_target node = {
     .host = "node-a", .user = "me", .port = 2222, .program = "/opt/zero train/bin/zerotrain"};
@@ -62,16 +64,40 @@ TEST(the_end_of_the_client_is_explained)
         {255, "me@node-a: Permission denied (publickey).\r\n", false,
          "me@node-a: Permission denied (publickey).; it must let us in without a password: `ssh -o "
          "BatchMode=yes -p 2222 me@node-a true` tries it"},
-        {255, "No ED25519 host key is known.\r\nHost key verification failed.\r\n", false,
-         "Host key verification failed.; its key is not in known_hosts: `ssh -p 2222 me@node-a` "
-         "shows "
-         "its fingerprint and asks whether to accept it"},
         {255,
-         "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.\n",
+         "No ED25519 host key is known for [node-a]:2222 and you have requested strict "
+         "checking.\r\nHost key verification failed.\r\n",
          false,
-         "Host key verification failed.; its key is another than known_hosts has: if the host was "
-         "set "
-         "up anew, `ssh-keygen -R '[node-a]:2222'` forgets the old one"},
+         "[node-a]:2222: its host key is not known. Compare its fingerprint, which this command "
+         "shows, with what its owner says: `ssh -o StrictHostKeyChecking=ask -p 2222 me@node-a "
+         "true` asks once, and accepts it"},
+        {255,
+         "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\r\nThe fingerprint for the ED25519 "
+         "key sent by the remote host is\nSHA256:abc.\r\nOffending ED25519 key in "
+         "/h/known:hosts:7\r\nHost key for [node-a]:2222 has changed and you have requested strict "
+         "checking.\r\nHost key verification failed.\n",
+         false,
+         "[node-a]:2222: its host key is another than in /h/known:hosts:7: SHA256:abc; it was "
+         "installed anew, or somebody else answers. Compare this with what its owner says; then "
+         "`ssh-keygen -R '[node-a]:2222' -f '/h/known:hosts' && ssh -o StrictHostKeyChecking=ask "
+         "-p 2222 me@node-a true` asks once, and accepts it"},
+        {255, "@ WARNING: REVOKED HOST KEY DETECTED! @\r\nHost key verification failed.\r\n", false,
+         "node-a: its host key is marked @revoked in known_hosts: it is no longer to be trusted, "
+         "and is not accepted"},
+        {255,
+         "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by "
+         "10.0.0.1 port 22\r\nConnection closed by UNKNOWN port 65535\r\n",
+         false,
+         "Connection closed by 10.0.0.1 port 22; it closes each connection before it greets: does "
+         "its sshd let us in at all, and what are its MaxStartups and PerSourcePenalties?"},
+        {255, "Connection closed by 10.0.0.1 port 22\r\n", true,
+         "Connection closed by 10.0.0.1 port 22"},
+        {255,
+         "channel 0: open failed: connect failed: No route to host\r\nstdio forwarding "
+         "failed\r\nConnection closed by UNKNOWN port 65535\r\n",
+         false,
+         "channel 0: open failed: connect failed: No route to host; is the host up, and does sshd "
+         "listen there?"},
         {255, "", false, "ssh has failed and said nothing"},
         {255, "", true, "the connection broke, or the agent was killed"},
         {255, "Timeout, server node-a not responding.\r\n", true,
@@ -132,6 +158,64 @@ TEST(the_end_of_a_connection_of_our_own_is_explained)
         CHECK_STR(out.buf, cases[i].text);
         zt_str_release(&out);
     }
+}
+
+/* ---- at most so many log in to one sshd ---- */
+
+TEST(places_are_those_of_what_is_connected_to)
+{
+    static const struct zt_ssh_config direct = {.hostname = "10.0.0.1", .user = "me", .port = 22};
+    static const struct zt_ssh_config other = {.hostname = "10.0.0.1", .user = "me", .port = 23};
+    static const struct zt_ssh_config near = {
+        .hostname = "10.0.0.2", .user = "me", .port = 22, .proxy_jump = "door:24"};
+    static const struct zt_ssh_config far = {
+        .hostname = "10.0.0.3", .user = "me", .port = 22, .proxy_jump = "me@door:24,next"};
+    static const struct zt_ssh_config *const pairs[][2] = {
+        {&direct, &other}, {&direct, &near}, {&direct, NULL}};
+    enum { N = ZT_TURNS_OF_SERVER };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(pairs); i++) { /* each has its own */
+        struct zt_turns *turns = zt_turns_create(N + 1);
+        struct zt_turn turn[N + 1];
+        for (int k = 0; k <= N; k++) {
+            const struct zt_ssh_target t = {.host = "a", .config = pairs[i][k == N]};
+            zt_turn_init(&turn[k], turns, &t);
+            CHECK(zt_turn_take(&turn[k], 1));
+        }
+        zt_turns_free(turns);
+    }
+    struct zt_turns *turns = zt_turns_create(N + 1);
+    struct zt_turn turn[N + 1];
+    for (int k = 0; k <= N; k++) {
+        const struct zt_ssh_target t = {.host = "a", .config = k % 2 ? &near : &far};
+        zt_turn_init(&turn[k], turns, &t);
+        CHECK(zt_turn_take(&turn[k], 1) == (k < N));
+    }
+    CHECK(zt_turn_is_wanted(&turn[N]) && !zt_turn_is_wanted(&turn[0]));
+    zt_turn_leave(&turn[0]);
+    zt_turn_leave(&turn[0]);
+    CHECK(zt_turn_take(&turn[N], 1));
+    CHECK(!zt_turn_take(&turn[0], 1));
+    zt_turns_free(turns);
+}
+
+TEST(who_is_dropped_comes_again_later_and_with_fewer)
+{
+    static const int64_t second = 1000000000;
+    const struct zt_ssh_target t = {.host = "a"};
+    struct zt_turns *turns = zt_turns_create(2);
+    struct zt_turn one, two;
+    zt_turn_init(&one, turns, &t);
+    zt_turn_init(&two, turns, &t);
+    for (int i = 0; i < 3; i++) { /* 8, 4, 2, 1 places */
+        CHECK(zt_turn_take(&one, (i + 1) * 10 * second));
+        CHECK(zt_turn_come_again(&one, (i + 1) * 10 * second));
+        CHECK(!zt_turn_take(&one, (i + 1) * 10 * second));
+    }
+    CHECK(zt_turn_take(&one, 33 * second) && !zt_turn_take(&two, 33 * second));
+    CHECK(zt_turn_come_again(&one, 50 * second)); /* since 10 s */
+    CHECK(zt_turn_take(&two, 50 * second));       /* it was not told to wait */
+    CHECK(!zt_turn_come_again(&one, 51 * second));
+    zt_turns_free(turns);
 }
 
 TEST_MAIN()
