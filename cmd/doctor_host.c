@@ -1,6 +1,5 @@
 #include "doctor.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>

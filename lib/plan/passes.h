@@ -13,16 +13,16 @@ static inline const struct zt_access *zt_op_accesses(const struct zt_program *pr
     return prog->accesses + prog->ops[op].first_access;
 }
 
-/* Waits of an op: of the list, or of the program itself when list is NULL. */
+/* Waits of an op: of the list, or of the program itself when list is NULL. NULL where it has none. */
 static inline const struct zt_wait *zt_waits_of(const struct zt_program *prog,
                                                 const struct zt_wait_list *list, int op, int *n)
 {
     if (!list) {
         *n = prog->ops[op].n_waits;
-        return prog->waits + prog->ops[op].first_wait;
+        return *n ? prog->waits + prog->ops[op].first_wait : NULL;
     }
     *n = list->first[op + 1] - list->first[op];
-    return list->waits + list->first[op];
+    return *n ? list->waits + list->first[op] : NULL;
 }
 
 static inline bool zt_is_transient(const struct zt_buf *b, enum zt_program_kind k)

@@ -46,34 +46,24 @@ int32_t zt_pick_token(const float *logits, int64_t vocab, double temperature, in
     return (int32_t)best;
 }
 
-/* Length of the UTF-8 sequence that p[0..n) starts with and a terminal may be shown; 0: none. */
-static size_t shown_bytes(const unsigned char *p, size_t n)
+/* Length of the UTF-8 character that p[0..n) starts with and a terminal may be shown; 0: none. */
+static size_t shown_bytes(const char *p, size_t n)
 {
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    if (p[0] < 0x80)
-        return (p[0] >= 0x20 && p[0] != 0x7f) || p[0] == '\n' || p[0] == '\t';
-    size_t len = p[0] >= 0xf8 ? 0 : p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : p[0] >= 0xc0 ? 2 : 0;
-    if (len == 0 || len > n)
-        return 0;
-    uint32_t code = p[0] & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (p[i] & 0x3fu);
-    }
-    bool surrogate = code >= 0xd800 && code < 0xe000, control = code < 0xa0;
-    return code < least[len] || code > 0x10ffff || surrogate || control ? 0 : len;
+    uint32_t code = 0;
+    const size_t len = zt_utf8_char(p, n, &code);
+    const bool control = code < 0x20 ? code != '\n' && code != '\t' : code >= 0x7f && code < 0xa0;
+    return len && !control ? len : 0;
 }
 
 void zt_printable(const void *bytes, size_t n, struct zt_str *out)
 {
-    const unsigned char *p = bytes;
+    const char *p = bytes;
     while (n > 0) {
         size_t len = shown_bytes(p, n);
         if (len)
             zt_str_add(out, p, len);
         else
-            zt_str_printf(out, "\\x%02x", p[0]);
+            zt_str_printf(out, "\\x%02x", (unsigned char)p[0]);
         len = ZT_MAX(len, (size_t)1);
         p += len;
         n -= len;
