@@ -168,6 +168,28 @@ static void head_chunk(struct zt_run *r, const struct head *h, int64_t row, int6
     c->dev->ops->cross_entropy(c->stream, &a);
 }
 
+static void forward_chunk(struct zt_run *r, const struct head *h, int64_t row, int64_t n)
+{
+    head_chunk(r, h, row, n, false);
+}
+
+/*
+ * All chunks in turn. For a dry run the second, which adds to what the first began, stands for all up to
+ * the last: they are as long, and there may be millions.
+ */
+static void each_chunk(struct zt_run *r, const struct head *h,
+                       void (*chunk)(struct zt_run *r, const struct head *h, int64_t row,
+                                     int64_t n))
+{
+    int64_t alike;
+    for (int64_t row = 0; row < h->rows; row += alike * h->chunk) {
+        const double before = r->flops;
+        chunk(r, h, row, ZT_MIN(h->chunk, h->rows - row));
+        alike = r->dry && row > 0 ? ZT_MAX((h->rows - row - 1) / h->chunk, 1) : 1;
+        r->flops += (double)(alike - 1) * (r->flops - before);
+    }
+}
+
 /* Generation: the logits of one position of each sequence, exactly `vocab` wide, in fp32. */
 static void last_logits(struct zt_run *r, const struct head *h)
 {
@@ -191,8 +213,17 @@ void zt_head_forward(struct zt_run *r)
     if (!r->dry && !r->c->loss_sum)
         return;
     r->flops = 0; /* a dry run has room for both, but counts the loss alone */
-    for (int64_t row = 0; row < h.rows; row += h.chunk)
-        head_chunk(r, &h, row, ZT_MIN(h.chunk, h.rows - row), false);
+    each_chunk(r, &h, forward_chunk);
+}
+
+/* Logits, then d(output matrix) and the chunk's part of d(norm's output). */
+static void backward_chunk(struct zt_run *r, const struct head *h, int64_t row, int64_t n)
+{
+    const struct zt_ref dx = zt_ref_at(r->c->dx_in, 0, r->c->shape->dtype);
+    head_chunk(r, h, row, n, true);
+    zt_linear_grads(r, &h->linear_grad, n, h->y, h->dlogits, row > 0);
+    zt_run_matmul(r,
+                  zt_linear_bwd(r, &h->linear_grad, n, h->dlogits, zt_ref_from(dx, row * h->cols)));
 }
 
 /*
@@ -201,17 +232,10 @@ void zt_head_forward(struct zt_run *r)
  */
 void zt_head_backward(struct zt_run *r)
 {
-    const struct zt_seg_call *c = r->c;
     struct head h;
     lay_out_head(r, &h);
-    struct zt_ref dx = zt_ref_at(c->dx_in, 0, c->shape->dtype);
-    for (int64_t row = 0; row < h.rows; row += h.chunk) {
-        const int64_t n = ZT_MIN(h.chunk, h.rows - row);
-        head_chunk(r, &h, row, n, true);
-        zt_linear_grads(r, &h.linear_grad, n, h.y, h.dlogits, row > 0);
-        zt_run_matmul(
-            r, zt_linear_bwd(r, &h.linear_grad, n, h.dlogits, zt_ref_from(dx, row * h.cols)));
-    }
+    each_chunk(r, &h, backward_chunk);
+    const struct zt_ref dx = zt_ref_at(r->c->dx_in, 0, r->c->shape->dtype);
     const struct zt_norm norm = head_norm(&h, 0);
     zt_norm_backward(r, &norm, h.rows, dx, (struct zt_ref){0}, dx);
 }

@@ -2,6 +2,9 @@
  * The head's chunks: vocabularies and numbers of rows that do not fill them, and case D09.
  */
 #include "driver.h"
+
+#include <time.h>
+
 #include "model/model_internal.h"
 
 static struct zt_model_config tiny(int64_t vocab)
@@ -112,6 +115,34 @@ TEST(head_logits_are_bounded)
     m->ops->size(m, 2, &shape, &large);
     /* 4,096 times the rows: 64 MiB of logits, and a few numbers a row. */
     CHECK(large.bwd_tmp < small.bwd_tmp + (64u << 20) + 64 * 4096 * 16);
+    zt_arena_release(&arena);
+}
+
+/* A dry run looks at three chunks; what it counts is exact for any number of rows, and at once. */
+TEST(head_counts_chunks_it_does_not_visit)
+{
+    enum { CHUNK = (64 << 20) / (50304 * 4) };
+    static const int64_t n_rows[] = {1,         CHUNK,         CHUNK + 1,     2 * CHUNK,
+                                     3 * CHUNK, 4 * CHUNK - 1, 4 * CHUNK + 5, 1001 * CHUNK + 7};
+    struct zt_arena arena = {0};
+    struct zt_err err;
+    struct zt_model *m;
+    struct zt_segment_size s;
+    struct zt_model_config cfg = tiny(50257);
+    CHECK_OK(zt_model_build(&cfg, &arena, &m, &err), err);
+    for (size_t i = 0; i < ZT_ARRAY_LEN(n_rows); i++) {
+        const struct zt_shape shape = {n_rows[i], 1, ZT_F32, ZT_DEV_CPU, 2, true};
+        m->ops->size(m, 2, &shape, &s);
+        CHECK_NEAR(s.fwd_flops, 2. * 8 * 50257 * (double)n_rows[i], 0);
+        CHECK_NEAR(s.bwd_flops, 6. * 8 * 50257 * (double)n_rows[i], 0);
+    }
+    cfg.vocab_size = INT32_MAX;
+    CHECK_OK(zt_model_build(&cfg, &arena, &m, &err), err);
+    const struct zt_shape most = {1, INT32_MAX, ZT_F32, ZT_DEV_CPU, 2, true};
+    const clock_t began = clock();
+    m->ops->size(m, 2, &most, &s);
+    CHECK(clock() - began < 5 * CLOCKS_PER_SEC);
+    CHECK_NEAR(s.fwd_flops / (2. * 8 * INT32_MAX * INT32_MAX), 1, 1e-12);
     zt_arena_release(&arena);
 }
 
