@@ -189,6 +189,7 @@ suite_parity() {
     run_shares 8 parity test/parity/run.py "${long[@]}" build/zerotrain
     run_shares 4 resume test/parity/resume.py "${long[@]}" build/zerotrain
     run nodes test/parity/nodes.py build/zerotrain
+    run_shares 2 drawn test/parity/drawn.py "${long[@]}" build/zerotrain
 }
 suite_interop() { build all && run interop test/interop/run.py build/zerotrain; }
 
@@ -197,6 +198,7 @@ quick_trainings() { # NAME ZEROTRAIN
     run_shares 2 "parity ($1)" test/parity/run.py --quick "$2"
     run "resume ($1)" test/parity/resume.py --quick "$2"
     run "nodes ($1)" test/parity/nodes.py --quick "$2"
+    run "drawn ($1)" test/parity/drawn.py --quick "$2"
 }
 suite_asan() {
     build all tests SAN=address || return
