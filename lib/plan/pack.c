@@ -229,7 +229,7 @@ static size_t choose_offset(struct packing *k, int n_placed, const struct item *
         mark_met(k, it);
     for (int i = 0; i < n_placed; i++) {
         const struct placed *q = &k->placed[i];
-        if (q->end <= cursor || !is_met(k, it, q))
+        if (!is_met(k, it, q) || q->end <= cursor)
             continue;
         if (q->begin > cursor && q->begin - cursor >= it->bytes && q->begin - cursor < best_gap) {
             offset = cursor;
@@ -252,7 +252,7 @@ static int place(struct packing *k, bool smallest_gap)
         size_t at = choose_offset(k, n_placed, it, smallest_gap);
         if (at + it->bytes >= k->best)
             return i;
-        for (int j = 0; j < it->n_lives; j++)
+        for (int j = 0; j < (k->met ? 1 : it->n_lives); j++)
             insert(k->placed, n_placed++, (struct placed){at, at + it->bytes, lives[j], it->id});
         k->offsets[i] = at;
     }
@@ -306,9 +306,8 @@ static void pack_items(struct packing *k)
     k->n_marks = 0;
     k->first_met = NULL;
     k->met = NULL;
+    list_meetings(k);
     for (int t = 0; t < 2 * N_ORDERS && !good_enough(k); t++) {
-        if (t == 1) /* the first is most often the last */
-            list_meetings(k);
         qsort(k->items, k->n, sizeof *k->items, orders[t / 2]);
         if (place(k, t % 2 == 0) == k->n)
             keep(k);
