@@ -53,10 +53,12 @@ def enter():
     private = ["/run/netns", "/etc/netns", "/dev/shm", "/tmp"]
     if not str(harness.REPO).startswith("/root/"):
         private.append("/root")
-    script = ("mount --make-rshared / && mkdir -p /run/netns /etc/netns && "
+    script = ("mount --make-rshared / && mkdir -p /run/netns /etc/netns && here=$PWD && cd \"$ZT_TEST_REPO\" && "
               f"for d in {' '.join(private)}; do mount -t tmpfs tmpfs $d || exit; done && "
+              # The checkout may lie in one of them, and the shell is still in it.
+              "mkdir -p \"$ZT_TEST_REPO\" && mount -c --bind . \"$ZT_TEST_REPO\" && cd \"$here\" && "
               "ip link set lo up && \"$@\"; exit $?")
-    env = dict(os.environ, ZT_TEST_ALONE="1")
+    env = dict(os.environ, ZT_TEST_ALONE="1", ZT_TEST_REPO=str(harness.REPO))
     whole = subprocess.Popen(alone + ["bash", "-c", script, "bash"] + sys.argv, env=env)
     for sig in (signal.SIGINT, signal.SIGTERM):  # which unshare does not heed
         signal.signal(sig, lambda *_: whole.kill())
