@@ -158,7 +158,7 @@ goes_on_with "a GPU is gone, and left out" 2 'GPU 2 .* is left out from now on: 
 # these GPUs, by what they were given and by what rank 0 found.
 export CUSIM_GONE=$tmp/gone
 runs_on() { # NAME GPU GPU
-    until_true rank_is_there 1
+    until_true rank_is_there 0 && until_true rank_is_there 1
     [ "$(gpu_of 0) $(gpu_of 1)" = "$(id "$2") $(id "$3")" ] ||
         fail "$1" "ranks have $(gpu_of 0) $(gpu_of 1), not $(id "$2") $(id "$3")"
     until_true finds "$(id "$2")" || fail "$1" "rank 0 found $(grep '^cuda: ' "$tmp/out" | tail -n 1)"

@@ -177,9 +177,11 @@ unset 'ranks[3]'
 all_end "kill -9 of a host's first process" 1 1 'the process of rank 2 on n1, which srun had started, has ended before the job'
 
 endless srun 4
+agents=()
 for p in $(called zerotrain-agent); do
-    [ "$(ps -o ppid= -p "$p" | tr -d ' ')" != "${ranks[2]}" ] || hit 9 "$p"
+    [ "$(ps -o ppid= -p "$p" | tr -d ' ')" != "${ranks[2]}" ] || agents+=("$p")
 done
+kill -9 "${agents[@]}" || fail "SIG9" "no agent to send it to" # at once: the first one takes the others along
 all_end "kill -9 of another host's agent" '[1-9]*' '[1-9]*' 'the agent on n1 was lost'
 
 # ---- beginnings ----

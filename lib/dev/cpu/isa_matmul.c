@@ -219,8 +219,8 @@ static int matmul_f32(const struct zt_matmul *a, int n_threads, struct zt_err *e
         return rc;
     bool f32_out = a->c.dtype == ZT_F32;
     float *buf_a = a->ws;
-    float *buf_b = a->ws ? (float *)((char *)a->ws + l.a_bytes) : NULL;
-    float *buf_c = a->ws ? (float *)((char *)a->ws + l.a_bytes + l.b_bytes) : NULL;
+    float *buf_b = (float *)((char *)a->ws + l.a_bytes);
+    float *buf_c = (float *)((char *)a->ws + l.a_bytes + l.b_bytes);
     bool add = f32_out && (a->accumulate || (a->residual.ptr && a->residual.ptr == a->c.ptr));
     struct operand op_a = {0}, op_b;
     for (int64_t j = 0; j < a->n; j += l.block_n) {
