@@ -19,7 +19,7 @@ static void existing(const char *path, struct zt_str *out)
     }
 }
 
-/* A folder in it, for a moment, as what is to be made would be: 0 or errno. Told of none by its rights: try /proc. */
+/* A folder in it, for a moment: 0 or errno. Rights do not tell: root may write /proc, and nobody can make one there. */
 static int try_making(const char *dir)
 {
     struct zt_str path = {0};

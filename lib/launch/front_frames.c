@@ -39,24 +39,22 @@ static void put_env(struct front_node *n, const char *text)
     zt_frame_put(&n->link.out, ZT_FRAME_ENV, text, strlen(text));
 }
 
-/* Where ranks that use PyTorch find each other: rank 0's host. What the user has set stays. */
+/* What the user has set stays. */
+static void put_default(struct front_node *n, const char *name, const char *value)
+{
+    struct zt_str text = {0};
+    const char *set = getenv(name);
+    zt_str_printf(&text, "%s=%s", name, set ? set : value);
+    put_env(n, text.buf);
+    zt_str_release(&text);
+}
+
+/* Where ranks that use PyTorch find each other: rank 0's host, and the port of torchrun and deepspeed. */
 static void put_master(struct front_node *n)
 {
-    static const struct {
-        const char *name, *usual;
-    } vars[] = {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
     const struct zt_launch_opts *o = n->f->opts;
-    const char *rank_0 = o->n_nodes > 1 ? o->nodes[0].address : NULL;
-    for (size_t i = 0; i < ZT_ARRAY_LEN(vars); i++) {
-        const char *set = getenv(vars[i].name);
-        struct zt_str text = {0};
-        zt_str_printf(&text, "%s=%s", vars[i].name,
-                      set                ? set
-                      : i == 0 && rank_0 ? rank_0
-                                         : vars[i].usual);
-        put_env(n, text.buf);
-        zt_str_release(&text);
-    }
+    put_default(n, "MASTER_ADDR", o->n_nodes > 1 ? o->nodes[0].address : "127.0.0.1");
+    put_default(n, "MASTER_PORT", "29500");
 }
 
 static void send_job(struct front_node *n)
