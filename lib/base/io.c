@@ -22,7 +22,7 @@ enum zt_code zt_open_code(int error)
 int zt_map_file(const char *path, struct zt_mapped *m, struct zt_err *err)
 {
     memset(m, 0, sizeof *m);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is refused, not waited for */
     if (fd < 0)
         return zt_err_errno(err, zt_open_code(errno), "%s", path);
     struct stat st;

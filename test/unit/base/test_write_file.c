@@ -67,6 +67,24 @@ TEST(what_the_dead_left_is_removed)
 }
 
 /* A pipe is written into, and a link is followed: neither gives way to a regular file. */
+/* Nobody writes into it. */
+TEST(a_pipe_is_refused_where_a_file_is_mapped)
+{
+    enum { LONG_S = 20 };
+    char dir[] = "/tmp/zt-write-XXXXXX", path[PATH_BYTES];
+    struct zt_mapped map;
+    struct zt_err err;
+    CHECK(mkdtemp(dir));
+    in_dir(path, dir, "pipe");
+    CHECK(mkfifo(path, 0600) == 0);
+    alarm(LONG_S); /* it would be waited for */
+    CHECK_INT(zt_map_file(path, &map, &err), ZT_EINPUT);
+    alarm(0);
+    CHECK(strstr(err.msg, "not a regular file"));
+    unlink(path);
+    CHECK(rmdir(dir) == 0);
+}
+
 TEST(other_files_stay_what_they_are)
 {
     char dir[] = "/tmp/zt-write-XXXXXX", path[PATH_BYTES], file[PATH_BYTES], got[8] = "";
