@@ -173,6 +173,15 @@ int zt_write_file_check(const char *path, struct zt_err *err)
     return rc;
 }
 
+int zt_allocate(int fd, size_t at, size_t bytes)
+{
+    int no;
+    do
+        no = posix_fallocate(fd, (off_t)at, (off_t)bytes);
+    while (no == EINTR);
+    return no;
+}
+
 int zt_fsync_dir(const char *path, struct zt_err *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;

@@ -53,6 +53,9 @@ int zt_write_file_check(const char *path, struct zt_err *err) ZT_MUST_CHECK;
 int zt_replace_file(const char *path, const void *bytes, size_t n,
                     struct zt_err *err) ZT_MUST_CHECK;
 
+/* Room in the file for bytes [at, at + bytes), bytes > 0: 0, or an errno value. Signals do not end it. */
+int zt_allocate(int fd, size_t at, size_t bytes) ZT_MUST_CHECK;
+
 /* The names in a folder are on the disk. */
 int zt_fsync_dir(const char *path, struct zt_err *err) ZT_MUST_CHECK;
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/io.h"
 #include "base/size.h"
 #include "base/str.h"
 #include "coll/tcp_net.h"
@@ -329,7 +330,7 @@ static int make_own(const struct shm_coll *c, struct shm_segment *s, struct zt_e
     madvise(p, bytes, MADV_POPULATE_WRITE);
 #endif
     /* This decides: memory that is missing must show here, not as a SIGBUS in a peer. */
-    int no = posix_fallocate(fd, (off_t)at, (off_t)bytes);
+    int no = zt_allocate(fd, at, bytes);
     if (no) {
         errno = no;
         return zt_err_errno(err, ZT_ENOMEM, "shared memory: allocating %s", text);

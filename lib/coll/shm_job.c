@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/io.h"
 #include "base/size.h"
 
 static size_t slots_at(int n_ranks)
@@ -96,8 +97,8 @@ static int make_control(int n_ranks, struct zt_err *err)
     if (fd < 0)
         return fd;
     int rc = ZT_OK;
-    /* fallocate: pages that are missing must show here, not as a SIGBUS later. */
-    int no = posix_fallocate(fd, 0, (off_t)bytes);
+    /* Pages that are missing must show here, not as a SIGBUS later. */
+    int no = zt_allocate(fd, 0, bytes);
     if (no) {
         errno = no;
         rc = zt_err_errno(err, ZT_ENOMEM, "shared memory: %zu bytes for the control block", bytes);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/io.h"
 #include "base/size.h"
 #include "offload/disk_internal.h"
 
@@ -143,9 +144,7 @@ static int allocate(const char *dir, struct zt_disk_file *f, struct zt_err *err)
         return rc;
     if (f->bytes > free_bytes) /* not filled up first: others write there too */
         return no_room(dir, f->bytes, free_bytes, err);
-    do
-        rc = posix_fallocate(f->fd, 0, (off_t)f->bytes);
-    while (rc == EINTR);
+    rc = zt_allocate(f->fd, 0, f->bytes);
     if (rc == ENOSPC)
         return no_room(dir, f->bytes, free_bytes, err);
     if (rc)

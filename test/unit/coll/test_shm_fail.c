@@ -343,4 +343,34 @@ TEST(signals_do_not_end_a_wait)
     CHECK_RANKS_AS(AS_PROCESSES, 1, 2, body_interrupted);
 }
 
+/* As Linux before 6.17 does when a signal comes, or the process is stopped and goes on. */
+static int n_interrupts;
+
+int posix_fallocate(int fd, off_t at, off_t bytes)
+{
+    if (n_interrupts > 0) {
+        n_interrupts--;
+        return EINTR;
+    }
+    return fallocate(fd, 0, at, bytes) ? errno : 0;
+}
+
+TEST(signals_do_not_end_an_allocation)
+{
+    struct zt_mesh mesh = mesh_of(1, 1);
+    struct test_job job;
+    struct zt_coll *c;
+    struct zt_err err;
+    void *p;
+    n_interrupts = 2;
+    CHECK(test_job_init(&job, 1) == 0);
+    CHECK_INT(n_interrupts, 0);
+    CHECK_OK(zt_shm_coll_create(&job.job, &fake_dev, &mesh, 0, &c, &err), err);
+    n_interrupts = 2;
+    CHECK_OK(c->ops->alloc_shared(c, 4096, &p, &err), err);
+    CHECK_INT(n_interrupts, 0);
+    c->ops->free(c);
+    test_job_release(&job);
+}
+
 TEST_MAIN()
