@@ -39,8 +39,8 @@ static void *map_aligned(void *ctx, int fd, size_t at, size_t bytes)
     }
     if (head)
         munmap(hole, head);
-    if (head < HUGE_BYTES)
-        munmap(p + bytes, HUGE_BYTES - head);
+    size_t used = zt_align_size(bytes, (size_t)sysconf(_SC_PAGESIZE)); /* so was the hole */
+    munmap(p + used, HUGE_BYTES - head);
     return p;
 }
 

@@ -158,6 +158,47 @@ TEST(arenas_of_lying_peers_are_not_touched)
     check_liar(false, "not sealed against shrinking");
 }
 
+/* ---- what is left ---- */
+
+/* Pages of this process's address space, whatever lies there. */
+static long n_mapped(void)
+{
+    long n = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%ld", &n) != 1)
+        n = -1;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static void join_and_leave(int times)
+{
+    struct zt_mesh mesh = mesh_of(1, 1);
+    struct zt_err err;
+    for (int i = 0; i < times; i++) {
+        struct test_job job;
+        struct zt_coll *c;
+        void *p;
+        CHECK(test_job_init(&job, 1) == 0);
+        CHECK_OK(zt_shm_coll_create(&job.job, &fake_dev, &mesh, 0, &c, &err), err);
+        CHECK_OK(c->ops->alloc_shared(c, 4096, &p, &err), err);
+        c->ops->free(c);
+        test_job_release(&job);
+    }
+}
+
+TEST(nothing_stays_mapped)
+{
+    enum { TIMES = 50 };
+    join_and_leave(1);
+    const long before = n_mapped(), page_bytes = sysconf(_SC_PAGESIZE);
+    join_and_leave(TIMES);
+    RETURN_IF_FAILED();
+    CHECK(before > 0);
+    CHECK(n_mapped() - before < TIMES * (1L << 18) / page_bytes); /* not even 256 KiB each time */
+}
+
 /* ---- joining ---- */
 
 TEST(wrong_jobs_are_refused)
