@@ -51,6 +51,12 @@ static bool can_open(const struct zt_recipe *r, const struct zt_model *m, int64_
             "note: %s is of step %lld, and train.steps is %lld: nothing is left to train; "
             "train.steps counts from a run's beginning\n",
             from->buf, (long long)l.ckpt.m.at.step, (long long)r->train.steps);
+    if (r->profile.enabled && r->profile.step <= l.ckpt.m.at.step)
+        zt_str_printf(
+            notes,
+            "note: flops_profiler.profile_step: %lld is not behind step %lld of %s: there "
+            "will be no profile\n",
+            (long long)r->profile.step, (long long)l.ckpt.m.at.step, from->buf);
     zt_load_close(&l);
     return true;
 }

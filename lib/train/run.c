@@ -21,6 +21,13 @@ static void release(struct zt_run *run)
     zt_arena_release(&run->arena);
 }
 
+/* A loss may be 0: of what is learnt by heart. */
+static bool is_low(const struct zt_run *run, double loss)
+{
+    const double stop_at = run->r->train.stop_at_loss;
+    return stop_at > 0 && loss <= stop_at;
+}
+
 static int evaluate(struct zt_run *run, int64_t step, struct zt_err *err)
 {
     double loss;
@@ -34,7 +41,7 @@ static int evaluate(struct zt_run *run, int64_t step, struct zt_err *err)
         return rc;
     if (isfinite(loss) && !(loss >= run->best_val_loss))
         run->best_val_loss = loss;
-    if (loss <= run->r->train.stop_at_loss)
+    if (is_low(run, loss))
         run->stop = ZT_STOP_AT_LOSS;
     if (run->env->rank != 0)
         return 0;
@@ -94,7 +101,7 @@ static int conclude(struct zt_run *run, int64_t i, struct zt_err *err)
     const struct zt_step_block *sb = &o.result.sb;
     run->sb = *sb;
     run->save_due |= run->saver && o.result.vote.save;
-    bool low = sb->tokens > 0 && sb->loss <= run->r->train.stop_at_loss;
+    bool low = sb->tokens > 0 && is_low(run, sb->loss);
     if (!rc && run->env->rank == 0)
         rc = zt_run_report_step(run, &o, err);
     if (o.result.vote.stop)

@@ -125,7 +125,7 @@ static int report_profile(const struct zt_run *run, int64_t i, struct zt_err *er
 {
     struct zt_profile_of of = {.plan = run->plan,
                                .times = zt_engine_times(&run->engine, i),
-                               .step = i + 1,
+                               .step = run->first_step + i + 1,
                                .peak_flops = run->mfu.peak / run->env->world,
                                .peak_dtype = run->peak_dtype,
                                .detailed = run->r->profile.detailed};

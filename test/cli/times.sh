@@ -13,3 +13,10 @@ try train tiny.yaml --log_dir=d --set flops_profiler.enabled=true --set flops_pr
     --set flops_profiler.detailed=false | grep '^profile'
 head -n 3 p.txt
 grep -c segment p.txt
+# Steps count from the beginning of the run, also of one that goes on.
+"$ZT" --device=cpu --num_gpus=1 tiny.yaml --log_dir=e --set checkpoint.dir=ckpt --set train.steps=2 >/dev/null
+for step in 2 3; do
+    try train tiny.yaml --log_dir=f$step --set checkpoint.dir=ckpt --resume=auto --set flops_profiler.enabled=true \
+        --set flops_profiler.profile_step=$step | grep -E '^(note: flops|profile|step)'
+    rm -r ckpt/step-000003
+done
