@@ -102,6 +102,7 @@ static void take_progress(struct zt_run *run, const struct zt_ckpt_progress *at)
     sb->adam_t = at->updates + 1;
     sb->skipped = at->skipped;
     sb->first_sample = at->position;
+    sb->scaler.last_overflow = at->step - 1; /* a scale that begins here has seen no step before */
     if (at->has_loss_scale && sb->scaler.dynamic) {
         sb->loss_scale = (float)at->loss_scale;
         sb->scaler.patience = (int32_t)ZT_MIN(at->scale_patience, sb->scaler.hysteresis);
