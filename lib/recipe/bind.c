@@ -390,9 +390,10 @@ static void bind_node(struct zt_load *ld, const struct zt_node *n, const char *p
         return;
     }
     const struct zt_key *k = &zt_keys[i];
-    ld->given[i].mentioned = true;
-    if (zt_node_not_given(n))
+    if (zt_node_not_given(n)) {
+        ld->given[i].null = strcmp(n->text, "auto") != 0;
         return;
+    }
     if (k->type == ZT_KEY_SECTION) {
         ld->given[i].bad = n->kind != ZT_NODE_MAP;
         if (n->kind == ZT_NODE_MAP)
@@ -466,9 +467,9 @@ const char *zt_load_origin(const struct zt_load *ld, const char *path)
     return ld->given[zt_key_find(path)].origin;
 }
 
-bool zt_load_mentioned(const struct zt_load *ld, const char *path)
+bool zt_load_null(const struct zt_load *ld, const char *path)
 {
-    return ld->given[zt_key_find(path)].mentioned;
+    return ld->given[zt_key_find(path)].null;
 }
 
 bool zt_load_any_bad(const struct zt_load *ld, const char *section)

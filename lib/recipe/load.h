@@ -16,7 +16,7 @@
 struct zt_given {
     const struct zt_node *node; /* NULL: not given */
     const char *origin;         /* of the value in the settings; NULL: it has none */
-    bool mentioned;             /* the key is there, even if as null */
+    bool null;                  /* the key is there, as null */
     bool bad;                   /* given, but not usable; of a section: a key in it is unknown */
 };
 
@@ -41,7 +41,7 @@ const struct zt_node *zt_load_given(const struct zt_load *ld, const char *path);
 struct zt_pos zt_load_pos(const struct zt_load *ld, const char *path); /* else the whole recipe */
 const char *zt_load_origin(const struct zt_load *ld,
                            const char *path);                        /* where its value is from */
-bool zt_load_mentioned(const struct zt_load *ld, const char *path);  /* given, or null */
+bool zt_load_null(const struct zt_load *ld, const char *path);       /* there, as null: not auto */
 bool zt_load_any_bad(const struct zt_load *ld, const char *section); /* or in it */
 void zt_load_derived(struct zt_load *ld, const char *path); /* the settings now hold its value */
 void zt_load_unsaid(struct zt_load *ld, const char *path);  /* its value means nothing here */

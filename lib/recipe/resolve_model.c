@@ -138,8 +138,7 @@ static void default_rotary(struct zt_load *ld, const struct model_family *f)
     if (f->use_sliding_window)
         default_bool(ld, "model.use_sliding_window", &s->use_sliding_window, false);
     bool window = f->use_sliding_window ? s->use_sliding_window : strcmp(f->type, "mistral") == 0;
-    bool none =
-        !window || (!f->use_sliding_window && zt_load_mentioned(ld, "model.sliding_window"));
+    bool none = !window || zt_load_null(ld, "model.sliding_window");
     default_i64(ld, "model.sliding_window", &s->sliding_window, none ? 0 : DEFAULT_WINDOW);
 }
 
@@ -149,8 +148,9 @@ static void default_model(struct zt_load *ld, const struct model_family *f)
     bool is_bytes = !ld->config && trains_on_text(ld);
     default_i64(ld, "model.n_layer", &m->n_layer, f->n_layer);
     default_i64(ld, "model.n_head", &m->n_head, f->n_head);
+    bool as_heads = !f->n_kv_head || zt_load_null(ld, "model.num_key_value_heads");
     default_i64(ld, "model.num_key_value_heads", &m->n_kv_head,
-                f->n_kv_head ? f->n_kv_head : m->n_head);
+                as_heads ? m->n_head : f->n_kv_head);
     default_i64(ld, "model.n_embd", &m->n_embd, f->n_embd);
     default_i64(ld, "model.n_inner", &m->n_inner, f->n_inner ? f->n_inner : 4 * m->n_embd);
     default_i64(ld, "model.head_dim", &m->head_dim,

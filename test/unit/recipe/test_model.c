@@ -88,6 +88,14 @@ TEST(recipe_defaults_of_each_type)
     CHECK_INT(r->model.head_dim, 128);
     CHECK_INT(r->model.n_kv_head, 16);
     zt_recipe_free(r);
+    r = load_model("{model_type: mistral, num_key_value_heads: null}", DATA);
+    CHECK_LOADED(r);
+    CHECK_INT(r->model.n_kv_head, 32);
+    zt_recipe_free(r);
+    r = load_model("{model_type: mistral, num_key_value_heads: auto}", DATA);
+    CHECK_LOADED(r);
+    CHECK_INT(r->model.n_kv_head, 8);
+    zt_recipe_free(r);
 }
 
 /* rope_theta in its new place; a key that says nothing beside it is no second name. */
@@ -152,7 +160,9 @@ TEST(recipe_sliding_window)
     } c[] = {{"{model_type: mistral, sliding_window: 100}", 100},
              {"{model_type: mistral, sliding_window: null}", 131072},
              {"{model_type: mistral}", 4096},
+             {"{model_type: mistral, sliding_window: auto}", 4096},
              {"{model_type: qwen2, sliding_window: 100}", 32768},
+             {"{model_type: qwen2, use_sliding_window: true, sliding_window: null}", 32768},
              {"{model_type: qwen2, use_sliding_window: true}", 4096},
              {"{model_type: qwen3, sliding_window: 100, use_sliding_window: true}", 100}};
     for (size_t i = 0; i < ZT_ARRAY_LEN(c); i++)
