@@ -442,20 +442,22 @@ static int missing(const struct zt_rendezvous *r, struct zt_err *err)
     return ZT_EPEER;
 }
 
-static void fill_polls(const struct zt_rendezvous *r, struct pollfd *p)
+/* Strangers first, then what else there is: no more than we may have open, or poll() refuses them. How many. */
+static size_t fill_polls(const struct zt_rendezvous *r, struct pollfd *p)
 {
-    bool room = r->n_shakes < ZT_STRANGERS_MAX;
-    p[0] = (struct pollfd){.fd = room ? r->unix_fd : -1, .events = POLLIN};
-    p[1] = (struct pollfd){.fd = room ? r->tcp_fd : -1, .events = POLLIN};
+    const int listens[] = {r->unix_fd, r->tcp_fd};
+    size_t n = 0;
     for (int i = 0; i < r->n_shakes; i++) {
         const struct zt_conn *c = &r->shakes[i].conn;
-        p[2 + i] = (struct pollfd){.fd = c->fd, .events = c->tls ? zt_tls_events(c->tls) : POLLIN};
+        p[n++] = (struct pollfd){.fd = c->fd, .events = c->tls ? zt_tls_events(c->tls) : POLLIN};
     }
-    for (int i = r->n_shakes; i < ZT_STRANGERS_MAX; i++) /* what was there is not ours any more */
-        p[2 + i] = (struct pollfd){.fd = -1};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(listens) && r->n_shakes < ZT_STRANGERS_MAX; i++)
+        if (listens[i] >= 0)
+            p[n++] = (struct pollfd){.fd = listens[i], .events = POLLIN};
     for (int i = 0; i < r->m.world; i++)
-        p[2 + ZT_STRANGERS_MAX + i] =
-            (struct pollfd){.fd = r->v[i].link.open ? r->v[i].link.rfd : -1, .events = POLLIN};
+        if (r->v[i].link.open)
+            p[n++] = (struct pollfd){.fd = r->v[i].link.rfd, .events = POLLIN};
+    return n;
 }
 
 const char *zt_party_name(const struct zt_rendezvous *r, const struct zt_party *p, char *buf,
@@ -486,15 +488,14 @@ static int read_parties(struct zt_rendezvous *r, struct zt_err *err)
 
 int zt_rendezvous_step(struct zt_rendezvous *r, int ms, struct zt_err *err)
 {
-    size_t n = 2 + ZT_STRANGERS_MAX + (size_t)r->m.world;
-    struct pollfd *p = zt_xcalloc(n, sizeof *p);
+    struct pollfd *p = zt_xcalloc(2 + ZT_STRANGERS_MAX + (size_t)r->m.world, sizeof *p);
     int rc = 0, n_shakes = r->n_shakes;
-    fill_polls(r, p);
+    const size_t n = fill_polls(r, p);
     if (poll(p, (nfds_t)n, ms) < 0 && errno != EINTR)
         rc = zt_err_errno(err, ZT_ESYS, "poll");
     /* Backwards: forgetting one moves the last, which has been looked at, into its place. */
     for (int i = n_shakes - 1; i >= 0 && !rc; i--)
-        if ((p[2 + i].revents && !advance(r, &r->shakes[i], &rc, err)) ||
+        if ((p[i].revents && !advance(r, &r->shakes[i], &rc, err)) ||
             age_ms(&r->shakes[i]) > PROOF_MS)
             forget(r, i);
     if (!rc)

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 /* ---- coming and going ---- */
@@ -52,6 +53,26 @@ TEST(by_tcp_too)
     CHECK_INT(user_timeout_ms(&r.v[1].link), 12000);
     zt_link_close(&agent);
     check_all_leave(&m, &r, pids, says);
+}
+
+/* What strangers might need is no part of what is waited for. */
+TEST(all_meet_where_few_files_may_be_open)
+{
+    enum { FEW = 64 };
+    struct zt_meeting m = job(2, 60);
+    struct zt_rendezvous r;
+    struct zt_err err;
+    struct rlimit before, few;
+    pid_t pids[2];
+    int says[2];
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    few = before;
+    few.rlim_cur = FEW;
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    CHECK_OK(zt_rendezvous_open(&m, NULL, &r, &err), err);
+    pids[1] = join(&m, 1, 1, &says[1]);
+    check_all_leave(&m, &r, pids, says);
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 TEST(who_is_missing_is_named)
