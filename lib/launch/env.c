@@ -168,8 +168,8 @@ int zt_env_read_deepspeed(struct zt_env *out, struct zt_str *notes, struct zt_er
     const char *given = getenv("DS_ENV_FILE"), *home = getenv("HOME");
     struct zt_str path = {0};
     int rc = 0;
-    if (given)
-        return read_noted(given, out, notes, err);
+    if (given && *given)
+        return read_noted(given, out, notes, err) ? zt_err_wrap(err, "DS_ENV_FILE") : 0;
     if (home) {
         zt_str_printf(&path, "%s/%s", home, name);
         if (access(path.buf, F_OK) == 0)

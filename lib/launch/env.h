@@ -35,7 +35,7 @@ int zt_env_parse(const char *path, const char *text, size_t len, struct zt_env *
 int zt_env_read_file(const char *path, struct zt_env *out, struct zt_err *err) ZT_MUST_CHECK;
 
 /*
- * What DeepSpeed exports to the hosts of a hostfile: the file that DS_ENV_FILE names, which must be there;
+ * What DeepSpeed exports to the hosts of a hostfile: the file that DS_ENV_FILE names (not ""), which must be there;
  * else .deepspeed_env at home, then in the current folder, which wins, where they are. `notes` gets a line
  * "note: ..." for each that was read.
  */
