@@ -6,14 +6,16 @@
 #include "launch/srun.h"
 #include "launch/supervisor.h"
 
+static const char nodes_var[] = "SLURM_JOB_NODELIST";
+
 /* NULL: there is no allocation. */
 static const char *nodelist(struct zt_err *err)
 {
-    const char *list = getenv("SLURM_JOB_NODELIST");
+    const char *list = getenv(nodes_var);
     if (!list)
         zt_err_set(err, ZT_EINPUT,
-                   "SLURM_JOB_NODELIST is not set: we are in no allocation; get one with salloc or "
-                   "sbatch");
+                   "%s is not set: we are in no allocation; get one with salloc or sbatch",
+                   nodes_var);
     return list;
 }
 
@@ -35,7 +37,7 @@ void cmd_slurm_note(const struct cmd_options *o)
     const char *list = nodelist(&ignored);
     if (!list || o->hostfile || o->launcher || o->joined)
         return;
-    if (zt_hosts_of_nodelist(list, &ours, &ignored) == 0 &&
+    if (zt_hosts_of_nodelist(nodes_var, list, &ours, &ignored) == 0 &&
         (ours.n > 1 || !zt_host_is_local(ours.v[0].name)))
         fprintf(stderr,
                 "note: this trains on this machine alone; --launcher=slurm trains on the hosts of "
@@ -56,12 +58,11 @@ int cmd_slurm_check(const struct zt_hosts *h, const char *hostfile, struct zt_er
 {
     struct zt_hosts ours = {0};
     const char *list = nodelist(err);
-    int rc = list ? zt_hosts_of_nodelist(list, &ours, err) : err->code;
+    int rc = list ? zt_hosts_of_nodelist(nodes_var, list, &ours, err) : err->code;
     for (int i = 0; i < h->n && !rc; i++)
         if (!holds(&ours, h->v[i].name))
-            rc = zt_err_set(err, ZT_EINPUT,
-                            "%s:%d: %s is not in the allocation, SLURM_JOB_NODELIST=%s", hostfile,
-                            h->v[i].line, h->v[i].name, list);
+            rc = zt_err_set(err, ZT_EINPUT, "%s:%d: %s is not in the allocation, %s=%s", hostfile,
+                            h->v[i].line, h->v[i].name, nodes_var, list);
     zt_hosts_release(&ours);
     return rc;
 }
@@ -154,7 +155,7 @@ static int ask_allocation(const struct cmd_options *o, const char *const *hosts,
                        "SLURM_JOB_ID=%s: this allocation is over: a host that dies ends it, unless "
                        "it was made with --no-kill",
                        job);
-    else if (status == 0 && zt_hosts_of_nodelist(list, &left, &ignored) == 0)
+    else if (status == 0 && zt_hosts_of_nodelist("squeue", list, &left, &ignored) == 0)
         for (int i = 0; i < o->nodes.n; i++)
             if (!holds(&left, hosts[i]))
                 zt_str_printf(&gone, "%s%s", gone.len ? ", " : "", hosts[i]);

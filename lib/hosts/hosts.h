@@ -83,8 +83,8 @@ void zt_hosts_without(const struct zt_hosts *h, const char *const *names, int n,
 int zt_hosts_from_slurm(const char *nodelist, const char *tasks_per_node, struct zt_hosts *out,
                         struct zt_err *err) ZT_MUST_CHECK;
 
-/* Its nodes alone, one slot each: SLURM_JOB_NODELIST or SLURM_STEP_NODELIST. */
-int zt_hosts_of_nodelist(const char *nodelist, struct zt_hosts *out,
+/* Such nodes alone, one slot each; var: where the list is from, for messages. *out is empty before. */
+int zt_hosts_of_nodelist(const char *var, const char *nodelist, struct zt_hosts *out,
                          struct zt_err *err) ZT_MUST_CHECK;
 
 int zt_hosts_n_ranks(const struct zt_hosts *h);

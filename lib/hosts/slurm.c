@@ -9,14 +9,14 @@ static const char nodes_var[] = "SLURM_JOB_NODELIST", tasks_var[] = "SLURM_TASKS
 /* ---- nodes ---- */
 
 struct nodelist {
-    const char *text;
+    const char *var, *text;
     struct zt_hosts *out;
     struct zt_err *err;
 };
 
 static int wrong_at(const struct nodelist *l, const char *at, const char *what)
 {
-    return zt_err_set(l->err, ZT_EINPUT, "%s=%.200s: %s, at character %d", nodes_var, l->text, what,
+    return zt_err_set(l->err, ZT_EINPUT, "%s=%.200s: %s, at character %d", l->var, l->text, what,
                       (int)(at - l->text) + 1);
 }
 
@@ -84,9 +84,10 @@ static int expand(const struct nodelist *l, const char *p, const char *end, cons
     }
 }
 
-int zt_hosts_of_nodelist(const char *text, struct zt_hosts *out, struct zt_err *err)
+int zt_hosts_of_nodelist(const char *var, const char *text, struct zt_hosts *out,
+                         struct zt_err *err)
 {
-    const struct nodelist l = {text, out, err};
+    const struct nodelist l = {var, text, out, err};
     const char *p = text;
     for (;;) {
         const char *end = p;
@@ -143,7 +144,7 @@ int zt_hosts_from_slurm(const char *nodelist, const char *tasks_per_node, struct
                         struct zt_err *err)
 {
     struct zt_hosts names = {0};
-    int rc = zt_hosts_of_nodelist(nodelist, &names, err);
+    int rc = zt_hosts_of_nodelist(nodes_var, nodelist, &names, err);
     int *tasks = zt_xcalloc((size_t)names.n + 1, sizeof *tasks);
     if (!rc)
         rc = count_tasks(tasks_per_node, names.n, tasks, err);

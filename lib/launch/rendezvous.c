@@ -173,15 +173,13 @@ static void put_host(char *out, const char *name)
 /* The first host of the step, where rank 0 is, and the second, towards which it listens. */
 static int hosts_of_step(const struct zt_env *env, struct zt_meeting *m, struct zt_err *err)
 {
-    const char *list = zt_env_get(env, "SLURM_STEP_NODELIST");
+    static const char step[] = "SLURM_STEP_NODELIST", all[] = "SLURM_JOB_NODELIST";
+    const char *var = zt_env_get(env, step) ? step : all, *list = zt_env_get(env, var);
     struct zt_hosts hosts = {0};
     if (!list)
-        list = zt_env_get(env, "SLURM_JOB_NODELIST");
-    if (!list)
         return zt_err_set(err, ZT_EINPUT,
-                          "srun has not set SLURM_STEP_NODELIST; set MASTER_ADDR "
-                          "to the host of rank 0");
-    int rc = zt_hosts_of_nodelist(list, &hosts, err);
+                          "srun has not set %s; set MASTER_ADDR to the host of rank 0", step);
+    int rc = zt_hosts_of_nodelist(var, list, &hosts, err);
     if (!rc) {
         put_host(m->host, hosts.v[0].name);
         put_host(m->towards, hosts.n > 1 ? hosts.v[1].name : "");

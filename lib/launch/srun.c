@@ -114,7 +114,7 @@ static void note_failed(struct zt_srun *s, const char *list, const char *end)
     struct zt_err ignored;
     char text[sizeof s->why];
     snprintf(text, sizeof text, "%.*s", (int)(end - list), list);
-    if (zt_hosts_of_nodelist(text, &failed, &ignored) == 0)
+    if (zt_hosts_of_nodelist("srun", text, &failed, &ignored) == 0)
         for (int i = 0; i < failed.n; i++) {
             const int k = find_host(s, failed.v[i].name);
             if (k < s->n_hosts)

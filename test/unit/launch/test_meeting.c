@@ -106,7 +106,8 @@ TEST(what_is_missing_is_said)
         {TORCH(1, 4) "ZT_JOB_SECRET_FILE=/tmp", "", 0600, "not a file"},
         {TORCH(1, 4) "ZT_JOB_SECRET_FILE=/no/such", "", 0600, "/no/such: No such file"},
         {SRUN(2) "SECRET", "0123456789abcdef", 0600, "srun has not set SLURM_STEP_NODELIST"},
-        {SRUN(2) "SECRET SLURM_STEP_NODELIST=n[1", "0123456789abcdef", 0600, "not closed"},
+        {SRUN(2) "SECRET SLURM_STEP_NODELIST=n[1", "0123456789abcdef", 0600,
+         "SLURM_STEP_NODELIST=n[1: a bracket that is not closed"},
         {TORCH(1, 4) "ZT_JOIN_SECONDS=0", "", 0600, "ZT_JOIN_SECONDS=0: a number from 1"},
     };
     for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
