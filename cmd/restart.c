@@ -130,6 +130,8 @@ static bool leave_out_hosts(struct cmd_restart *r, const struct zt_launch_result
     static const char *const why[] = {[ZT_NODE_RANK] = "its ranks failed twice in a row",
                                       [ZT_NODE_MEMORY] = "it ran out of memory",
                                       [ZT_NODE_LOST] = "it was lost",
+                                      [ZT_NODE_APART] =
+                                          "other hosts and it do not reach each other",
                                       [ZT_NODE_NO_START] = "it does not come up again"};
     const struct cmd_nodes *nodes = &o->nodes;
     const char *failed = "";

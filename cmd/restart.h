@@ -8,6 +8,7 @@
  * With --elastic what fails is left out, until the end of the run:
  *   - a host that is lost, does not come up again, or where the kernel ran out of memory; not all hosts at
  *     once, which is more likely to be our own connection;
+ *   - of hosts that do not reach each other those without which the others all do (launch/apart.h);
  *   - a host whose ranks failed first twice in a row;
  *   - on one machine, a GPU whose ranks failed first twice in a row, or that cannot be used any more; one of the CPU
  *     workers when the same rank did.

@@ -81,6 +81,11 @@ static const char *why_staged(const struct zt_worker *w)
     return w->world == 1 ? "one worker has nobody to talk to" : "built without NCCL";
 }
 
+static void tell_apart(void *ctx, int node)
+{
+    zt_worker_apart(ctx, node);
+}
+
 /* Between nodes: every rank listens, all learn where, and then they connect. */
 static int open_nodes(struct zt_worker *w, struct zt_dev *dev, const struct zt_shm_job *local,
                       const struct zt_mesh *mesh, double join_s, struct zt_coll **out,
@@ -96,7 +101,9 @@ static int open_nodes(struct zt_worker *w, struct zt_dev *dev, const struct zt_s
                                    .node_of = node_of,
                                    .addresses = all,
                                    .secret = w->secret,
-                                   .join_s = join_s};
+                                   .join_s = join_s,
+                                   .apart = tell_apart,
+                                   .ctx = w};
     int rc = zt_tcp_listen(interface && *interface ? interface : NULL, w->towards, &fd, &mine, err);
     if (!rc) {
         rc = zt_worker_gather(w, &mine, sizeof mine, all, err);

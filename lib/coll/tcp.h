@@ -54,6 +54,12 @@ struct zt_tcp_job {
     const struct zt_tcp_address *addresses; /* (world) */
     const uint8_t *secret;                  /* (ZT_TCP_SECRET_BYTES); not kept */
     double join_s;                          /* how long joining may take; 0: 20 s */
+    /*
+     * The ranks here reach no rank of that node (any more), on whatever thread finds it; it must not block. Called
+     * before the calls of this rank fail, or after; not once the collectives are freed. NULL: nobody asks.
+     */
+    void (*apart)(void *ctx, int node);
+    void *ctx;
 };
 
 /*

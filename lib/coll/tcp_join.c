@@ -356,11 +356,11 @@ static int missing(const struct join *j, double limit_s, struct zt_err *err)
         if (net->conns[k].fd >= 0 || net->conns[k].rank == last)
             continue;
         last = net->conns[k].rank;
-        if (len > sizeof ranks - 24) {
+        zt_tcp_apart(net, last);
+        if (len < sizeof ranks - 24)
+            len += (size_t)snprintf(ranks + len, sizeof ranks - len, "%s%d", len ? ", " : "", last);
+        else
             snprintf(ranks + len, sizeof ranks - len, ", ...");
-            break;
-        }
-        len += (size_t)snprintf(ranks + len, sizeof ranks - len, "%s%d", len ? ", " : "", last);
     }
     return zt_err_set(
         err, ZT_EPEER,

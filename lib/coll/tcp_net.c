@@ -166,6 +166,8 @@ static struct tcp_net *make_net(const struct zt_tcp_job *job, struct shm_coll *c
     net->world = zt_mesh_world(&c->base.mesh);
     net->wake_fd = -1;
     net->n_spins = spins(c);
+    net->apart = job->apart;
+    net->ctx = job->ctx;
     memcpy(net->node_of, job->node_of, (size_t)net->world * sizeof *net->node_of);
     memcpy(net->addresses, job->addresses, (size_t)net->world * sizeof *net->addresses);
     memcpy(net->secret, job->secret, sizeof net->secret);

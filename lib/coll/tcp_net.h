@@ -74,6 +74,8 @@ struct tcp_net {
     bool watching;
     pthread_t watcher;
     int wake_fd;
+    void (*apart)(void *ctx, int node); /* as zt_tcp_job has it */
+    void *ctx;
     pthread_mutex_t lock; /* of `why` */
     char why[256];        /* why the job was aborted from outside; "": not known */
 };
@@ -112,6 +114,9 @@ socklen_t zt_tcp_sockaddr(const struct zt_tcp_address *a, struct sockaddr_storag
 
 int zt_tcp_watch(struct shm_coll *c, struct zt_err *err) ZT_MUST_CHECK;
 void zt_tcp_unwatch(struct shm_coll *c);
+
+/* The ranks here do not reach the node of that rank. */
+void zt_tcp_apart(const struct tcp_net *net, int rank);
 
 /* Note why the job is over, if nobody has, and abort it on this node. */
 void zt_tcp_lost(struct shm_coll *c, const char *why);

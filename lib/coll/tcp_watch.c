@@ -3,6 +3,7 @@
  * collectives of this node are aborted, and aborts them when another node says so, or is gone.
  */
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -10,7 +11,16 @@
 #include "base/thread.h"
 #include "coll/tcp_net.h"
 
-enum { LOOK_MS = 100 }; /* how often the abort word is looked at */
+enum {
+    LOOK_MS = 100,    /* how often the abort word is looked at */
+    SILENT_MS = 3000, /* since a peer's last word; its system answers a probe every second */
+};
+
+void zt_tcp_apart(const struct tcp_net *net, int rank)
+{
+    if (net->apart)
+        net->apart(net->ctx, net->node_of[rank]);
+}
 
 void zt_tcp_lost(struct shm_coll *c, const char *why)
 {
@@ -24,7 +34,8 @@ void zt_tcp_lost(struct shm_coll *c, const char *why)
 /* The connections of the first rank of a node to those of the others. */
 struct watched {
     struct tcp_conn *conn;
-    bool over; /* it has ended well, or the job is aborted */
+    bool over;   /* it has ended well, or the job is aborted */
+    bool silent; /* because nothing was heard any more */
 };
 
 static void tell(struct watched *w, int n, char what)
@@ -34,6 +45,28 @@ static void tell(struct watched *w, int n, char what)
             (void)send(w[i].conn->fd, &what, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+/*
+ * The job is over. Connections that are cut are not all seen so at once, but one: who else has been silent for
+ * some time is cut off too.
+ */
+static void find_silent(const struct tcp_net *net, const struct watched *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct tcp_info info = {0};
+        socklen_t len = sizeof info;
+        bool silent = w[i].silent;
+        if (!w[i].over && getsockopt(w[i].conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0)
+            silent = info.tcpi_last_ack_recv > SILENT_MS;
+        if (silent)
+            zt_tcp_apart(net, w[i].conn->rank);
+    }
+}
+
+static bool is_silence(int no)
+{
+    return no == ETIMEDOUT || no == EHOSTUNREACH || no == ENETUNREACH;
+}
+
 static void listen_to(struct shm_coll *c, struct watched *w)
 {
     char what, why[256], at[80];
@@ -41,6 +74,7 @@ static void listen_to(struct shm_coll *c, struct watched *w)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     w->over = true;
+    w->silent = n < 0 && is_silence(errno);
     if (n == 1 && what == 'B')
         return;
     if (n == 1)
@@ -57,7 +91,7 @@ static int collect(struct tcp_net *net, struct watched *w)
     int n = 0;
     for (int k = 0; k < net->n_conns; k++)
         if (net->conns[k].channel == TCP_WATCH)
-            w[n++] = (struct watched){&net->conns[k], false};
+            w[n++] = (struct watched){.conn = &net->conns[k]};
     return n;
 }
 
@@ -76,6 +110,7 @@ static void *watch(void *arg)
             return NULL;
         if (!told && atomic_load(&c->ctl->aborted)) {
             tell(w, n, 'A');
+            find_silent(c->net, w, n);
             told = true;
         }
         if (p[n].revents)

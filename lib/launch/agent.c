@@ -130,7 +130,8 @@ static bool read_reports(struct agent *a, struct zt_proc *p)
         return false;
     int rc;
     while ((rc = zt_frame_next(&p->link.in, &f, &err)) > 0) {
-        if (f.type == ZT_FRAME_REPORT && f.len <= ZT_REPORT_MAX_BYTES) {
+        if ((f.type == ZT_FRAME_REPORT && f.len <= ZT_REPORT_MAX_BYTES) ||
+            (f.type == ZT_FRAME_APART && f.len == 4)) {
             pass_up(a, p, &f);
         } else if (f.type == ZT_FRAME_GATHER && !p->gathers && f.len <= ZT_SHARE_MAX_BYTES) {
             p->gathers = true;

@@ -88,8 +88,13 @@ static void watch_lost_peer(struct front *f, int64_t now_ns)
     if (!f->peer_lost_ns || f->stop >= ZT_STOP_TERM ||
         now_ns - f->peer_lost_ns <= REPORT_MS * (int64_t)1000000)
         return;
-    zt_front_notice(f, "rank %d on %s lost a peer; stopping the others", f->first.rank,
-                    f->first_on->host);
+    struct zt_str what = {0};
+    if (f->apart.cut)
+        zt_front_describe_apart(f, &what);
+    else
+        zt_str_printf(&what, "rank %d on %s lost a peer", f->first.rank, f->first_on->host);
+    zt_front_notice(f, "%s; stopping the others", what.buf);
+    zt_str_release(&what);
     zt_front_stop(f, ZT_STOP_TERM);
 }
 
@@ -219,6 +224,7 @@ static void init_nodes(struct front *f)
     int first = 0;
     f->n_nodes = ZT_MAX(o->n_nodes, 1);
     f->nodes = zt_xcalloc((size_t)f->n_nodes, sizeof *f->nodes);
+    f->apart.n = f->n_nodes;
     f->given = zt_xcalloc((size_t)o->n_workers, sizeof *f->given);
     f->has_given = zt_xcalloc((size_t)o->n_workers, sizeof *f->has_given);
     for (int i = 0; i < f->n_nodes; i++) {
@@ -253,6 +259,7 @@ static void release(struct front *f)
     free(f->given);
     free(f->has_given);
     free(f->nodes);
+    zt_apart_release(&f->apart);
     zt_turns_free(f->turns);
     zt_ranklogs_release(&f->logs);
     explicit_bzero(f->secret, sizeof f->secret);

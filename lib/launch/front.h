@@ -16,6 +16,7 @@
 #ifndef ZT_LAUNCH_FRONT_H
 #define ZT_LAUNCH_FRONT_H
 
+#include "launch/apart.h"
 #include "launch/blame.h"
 #include "launch/lines.h"
 #include "launch/link.h"
@@ -86,6 +87,8 @@ struct front {
     struct zt_death first;       /* the first failure, when `failed` */
     struct front_node *first_on; /* and where */
     int64_t peer_lost_ns;        /* when the first rank lost a peer; 0: none did */
+    struct zt_apart apart;       /* nodes of which ranks say that they do not reach each other */
+    int apart_rank;              /* the first that says so */
 
     size_t
         unread_bytes; /* that the sink got since all of its was out, or the last rise of `stop` */
@@ -184,6 +187,9 @@ void zt_node_release(struct front_node *n);
 void zt_node_read(struct front_node *n);
 
 /* ---- front_result.c ---- */
+
+/* "zt1 and zt3, zt2 and zt3 cannot reach each other", where any two nodes are apart. */
+void zt_front_describe_apart(const struct front *f, struct zt_str *out);
 
 /* After the loop. Negative: the job did not start on some node; then the result has no summary. */
 int zt_front_conclude(const struct front *f, struct zt_launch_result *res,

@@ -282,6 +282,19 @@ static int on_gather(struct front_node *n, struct zt_cursor c, struct zt_err *er
     return 0;
 }
 
+static int on_apart(struct front_node *n, struct zt_cursor c, struct zt_err *err)
+{
+    struct front *f = n->f;
+    const uint32_t rank = zt_get_u32(&c), node = zt_get_u32(&c);
+    if (!zt_cursor_done(&c) || !is_ours(n, rank) || node >= (uint32_t)f->n_nodes ||
+        (int)node == n->index)
+        return zt_err_set(err, ZT_EPROTO, "malformed APART frame");
+    if (!f->apart.cut)
+        f->apart_rank = (int)rank;
+    zt_apart_add(&f->apart, n->index, (int)node);
+    return 0;
+}
+
 static int on_notice(struct front_node *n, struct zt_cursor c)
 {
     zt_front_notice(n->f, "%s: %.*s", n->host, (int)c.left, (const char *)c.p);
@@ -332,6 +345,8 @@ static int handle_frame(struct front_node *n, const struct zt_frame *frame, stru
         return on_gather(n, c, err);
     case ZT_FRAME_EXIT:
         return on_exit_frame(n, frame, err);
+    case ZT_FRAME_APART:
+        return on_apart(n, c, err);
     case ZT_FRAME_NOTICE:
         return on_notice(n, c);
     case ZT_FRAME_FAIL:

@@ -20,6 +20,36 @@ static void describe_failure(const struct front *f, struct zt_launch_result *res
     }
 }
 
+void zt_front_describe_apart(const struct front *f, struct zt_str *out)
+{
+    enum { SHOWN = 8 };
+    int n = 0;
+    for (int i = 0; i < f->n_nodes; i++)
+        for (int k = i + 1; k < f->n_nodes; k++)
+            if (zt_apart_between(&f->apart, i, k) && n++ < SHOWN)
+                zt_str_printf(out, "%s%s and %s", n > 1 ? ", " : "", f->nodes[i].host,
+                              f->nodes[k].host);
+    if (n > SHOWN)
+        zt_str_printf(out, ", and %d more pairs of hosts", n - SHOWN);
+    zt_str_puts(out, " cannot reach each other");
+}
+
+static void describe_apart(const struct front *f, struct zt_launch_result *res, struct zt_str *s)
+{
+    int node = 0;
+    while (f->nodes[node].first_rank + f->nodes[node].n_workers <= f->apart_rank)
+        node++;
+    res->exit_code = zt_death_exit_code(&f->first);
+    snprintf(res->host, sizeof res->host, "%s", f->nodes[node].host);
+    zt_front_describe_apart(f, s);
+    zt_str_puts(s, ", though we reach all hosts; no rank reported a failure of its own");
+    if (f->logs.v[f->apart_rank].n_lines) {
+        zt_str_printf(s, "\nthe last lines of rank %d on %s on stderr:\n", f->apart_rank,
+                      res->host);
+        zt_ranklogs_tail(&f->logs, f->apart_rank, "  | ", s);
+    }
+}
+
 static void describe_lost_agent(const struct front_node *n, struct zt_launch_result *res,
                                 struct zt_str *s)
 {
@@ -41,6 +71,18 @@ static bool left_something(const struct front_node *n)
     return n->agent_status != 0 && !n->given_up;
 }
 
+/* Hosts that are to blame for something else explain with that whom they do not reach. */
+static void blame_apart(const struct front *f, struct zt_launch_result *res)
+{
+    bool gone[ZT_LAUNCH_MAX_NODES], out[ZT_LAUNCH_MAX_NODES];
+    for (int i = 0; i < f->n_nodes; i++)
+        gone[i] = res->node_end[i] != ZT_NODE_NOTHING;
+    zt_apart_mend(&f->apart, gone, out);
+    for (int i = 0; i < f->n_nodes; i++)
+        if (out[i])
+            res->node_end[i] = ZT_NODE_APART;
+}
+
 static void blame_nodes(const struct front *f, struct zt_launch_result *res)
 {
     res->told = f->user_signal;
@@ -57,6 +99,7 @@ static void blame_nodes(const struct front *f, struct zt_launch_result *res)
         res->node_end[i] = (unsigned char)end;
         res->started = res->started && n->greeted && !n->fail.code;
     }
+    blame_apart(f, res);
 }
 
 static void describe_parted(const struct front *f, struct zt_launch_result *res, struct zt_str *s)
@@ -77,7 +120,10 @@ static void describe_end(const struct front *f, struct zt_launch_result *res, st
     const struct front_node *left = zt_front_find(f, left_something);
     const int by_signal = f->user_signal ? f->user_signal : told ? told->end_signal : 0;
     const enum zt_death_kind kind = f->failed ? zt_death_kind(&f->first) : ZT_DEATH_WELL;
-    if (kind == ZT_DEATH_OWN || (kind == ZT_DEATH_PEER && !lost && !told && !f->parted)) {
+    const bool by_peer = kind == ZT_DEATH_PEER && !lost && !told && !f->parted;
+    if (by_peer && f->apart.cut) {
+        describe_apart(f, res, s);
+    } else if (kind == ZT_DEATH_OWN || by_peer) {
         describe_failure(f, res, s);
     } else if (lost) {
         describe_lost_agent(lost, res, s);

@@ -6,8 +6,8 @@
  * The front end starts one agent per node: here by fork/exec, elsewhere by libssh2 or the ssh client; to it
  * an agent is two descriptors. Frames (proto.h) are versioned and bounded. Down: HELLO, ENV, JOB (starts the workers),
  * STOP, HOLD, PAUSE, RESUME, CLOCK, heartbeats. Up: HELLO, LOG (lines of a worker's stdout/stderr), REPORT (a
- * worker's own messages), NOTICE, EXIT, END. Up and down again: GATHER (what each rank gives to all).
- * Nothing is on a command line, nothing listens. Agents of another build are refused.
+ * worker's own messages), APART (whom it does not reach), NOTICE, EXIT, END. Up and down again: GATHER (what each rank
+ * gives to all). Nothing is on a command line, nothing listens. Agents of another build are refused.
  *
  * Endings. A worker dies: the agent aborts the shared-memory collectives, reports, and the front end
  * stops every other one within 5 s. The front end dies (EOF, or no heartbeat for 15 s): the agent ends
@@ -17,15 +17,18 @@
  * like Ctrl-C. Ctrl-Z suspends the whole job.
  *
  * A worker that ends because a peer was lost (ZT_EPEER) exits with ZT_EXIT_PEER_LOST, so that it is
- * not taken for the first failure.
+ * not taken for the first failure. Where no rank has one of its own, those that do not reach each other's hosts
+ * have said so (zt_worker_apart()), and these pairs are the cause.
  *
  * Files: front*.c (front end; front.h says how they hang together) and supervisor.c; openssh.c, ssh_config.c, turns.c, and
  * ssh2.h with what it names (ways to other hosts); agent.c and spawn.c (agent), worker.c (a worker's side), blame.c (which
- * death came first), rendezvous*.c, detect.c and srun.c (processes that another launcher has started), over link.c (frames
- * on descriptors), proto.c, lines.c, env.c, ranklog.c, proctree.c.
+ * death came first), apart.c (hosts that do not reach each other), rendezvous*.c, detect.c and srun.c (processes that
+ * another launcher has started), over link.c (frames on descriptors), proto.c, lines.c, env.c, ranklog.c, proctree.c.
  */
 #ifndef ZT_LAUNCH_LAUNCH_H
 #define ZT_LAUNCH_LAUNCH_H
+
+#include <pthread.h>
 
 #include "base/err.h"
 #include "base/str.h"
@@ -132,10 +135,11 @@ struct zt_launch_opts {
 
 /* What a node had to do with the end of a job. */
 enum zt_node_end {
-    ZT_NODE_NOTHING,  /* it ended as it was told to, or well */
-    ZT_NODE_RANK,     /* a rank there was the first to fail */
-    ZT_NODE_MEMORY,   /* the same, by the kernel's out-of-memory killer */
-    ZT_NODE_LOST,     /* its agent, or the connection to it */
+    ZT_NODE_NOTHING, /* it ended as it was told to, or well */
+    ZT_NODE_RANK,    /* a rank there was the first to fail */
+    ZT_NODE_MEMORY,  /* the same, by the kernel's out-of-memory killer */
+    ZT_NODE_LOST,    /* its agent, or the connection to it */
+    ZT_NODE_APART,   /* others and it cannot reach each other; without it those that are left can */
     ZT_NODE_NO_START, /* its agent did not come up, or could not start its ranks */
 };
 
@@ -190,6 +194,7 @@ struct zt_worker {
     size_t recipe_len;
     uint8_t secret[32];   /* of the job; never logged */
     struct zt_link *link; /* to the agent */
+    pthread_mutex_t lock; /* of its descriptors and what is to be sent */
     bool stop;
     int node, n_nodes;
     int *node_first; /* (n_nodes + 1) rank of each node; the last: the world */
@@ -215,6 +220,12 @@ int zt_worker_gather(struct zt_worker *w, const void *mine, size_t n, void *all,
 
 /* The same, of rank 0 alone: it gives n bytes at `bytes`; all ranks (it too) get them there. */
 int zt_worker_share(struct zt_worker *w, void *bytes, size_t n, struct zt_err *err) ZT_MUST_CHECK;
+
+/*
+ * This rank reaches none of that node. By any thread, also while another is in a call of these. Does not block: what
+ * cannot be sent now goes with what is sent next.
+ */
+void zt_worker_apart(struct zt_worker *w, int node);
 
 /* Ctrl-C, or the agent is gone: finish this step and end. Does not block; stays true. */
 bool zt_worker_stop_requested(struct zt_worker *w);

@@ -20,7 +20,7 @@
 #define ZT_PROTO_MARKER "\n\002zerotrain\003\n"
 
 enum {
-    ZT_PROTO_VERSION = 7,
+    ZT_PROTO_VERSION = 8,
     ZT_FRAME_HEADER = 16,
     ZT_FRAME_MAX = 16 << 20,      /* bytes of a payload */
     ZT_PROTO_NOISE_MAX = 1 << 20, /* bytes skipped before the marker; more is a wrong program */
@@ -54,6 +54,8 @@ enum zt_frame_type {
         21, /* to the front end: nothing runs any more: u32 signal that ended the agent */
     ZT_FRAME_PARTY = 22,  /* from a process that joins: who it is (rendezvous_member.c) */
     ZT_FRAME_SIGNAL = 23, /* from it, or from an agent: u32 signal that it got */
+    ZT_FRAME_APART =
+        24, /* worker to agent: u32 node not reached; to the front end: u32 rank, that */
 };
 
 enum zt_stop {

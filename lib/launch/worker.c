@@ -59,12 +59,20 @@ static int get_gathered(struct zt_worker *w, const struct zt_frame *f, struct zt
     return 0;
 }
 
+static int read_link(struct zt_worker *w)
+{
+    pthread_mutex_lock(&w->lock);
+    int rc = zt_link_read(w->link);
+    pthread_mutex_unlock(&w->lock);
+    return rc;
+}
+
 /* Take what the agent has sent, without blocking. */
 static int take_frames(struct zt_worker *w, struct zt_err *err)
 {
     struct zt_frame f;
     int rc;
-    while ((rc = zt_link_read(w->link)) > 0) {
+    while ((rc = read_link(w)) > 0) {
         while ((rc = zt_frame_next(&w->link->in, &f, err)) > 0) {
             if (f.type == ZT_FRAME_STOP)
                 w->stop = true;
@@ -104,6 +112,7 @@ int zt_worker_join(struct zt_worker *w, struct zt_err *err)
     fcntl((int)fd, F_SETFD, FD_CLOEXEC);
     w->shm_control_fd = -1;
     w->link = zt_xcalloc(1, sizeof *w->link);
+    pthread_mutex_init(&w->lock, NULL);
     int rc = zt_link_open(w->link, (int)fd, (int)fd, err);
     while (!rc && !w->recipe) {
         rc = wait_for((int)fd, POLLIN, err);
@@ -121,21 +130,48 @@ int zt_worker_join(struct zt_worker *w, struct zt_err *err)
     return 0;
 }
 
+/* What can be sent now; *rest: not all. Returns the descriptor to wait for; -1: the agent has ended. */
+static int send_some(struct zt_worker *w, bool *rest)
+{
+    pthread_mutex_lock(&w->lock);
+    zt_link_flush(w->link);
+    const int fd = w->link->wfd;
+    *rest = zt_link_backlog(w->link) > 0;
+    pthread_mutex_unlock(&w->lock);
+    return fd;
+}
+
+static void put_frame(struct zt_worker *w, enum zt_frame_type type, const void *bytes, size_t n)
+{
+    pthread_mutex_lock(&w->lock);
+    if (w->link->wfd >= 0)
+        zt_frame_put(&w->link->out, type, bytes, n);
+    pthread_mutex_unlock(&w->lock);
+}
+
 static int send_frame(struct zt_worker *w, enum zt_frame_type type, const void *bytes, size_t n,
                       struct zt_err *err)
 {
-    if (w->link->wfd >= 0)
-        zt_frame_put(&w->link->out, type, bytes, n);
+    bool rest;
+    put_frame(w, type, bytes, n);
     for (;;) {
-        zt_link_flush(w->link);
-        if (w->link->wfd < 0)
+        const int fd = send_some(w, &rest);
+        if (fd < 0)
             return zt_err_set(err, ZT_EPEER, "the agent has ended");
-        if (zt_link_backlog(w->link) == 0)
-            return 0;
-        int rc = wait_for(w->link->wfd, POLLOUT, err);
-        if (rc)
+        int rc = rest ? wait_for(fd, POLLOUT, err) : 0;
+        if (rc || !rest)
             return rc;
     }
+}
+
+void zt_worker_apart(struct zt_worker *w, int node)
+{
+    struct zt_str payload = {0};
+    bool rest;
+    zt_put_u32(&payload, (uint32_t)node);
+    put_frame(w, ZT_FRAME_APART, payload.buf, payload.len);
+    zt_str_release(&payload);
+    (void)send_some(w, &rest);
 }
 
 int zt_worker_report(struct zt_worker *w, const char *json, size_t len, struct zt_err *err)
@@ -214,8 +250,10 @@ bool zt_worker_stop_requested(struct zt_worker *w)
 
 void zt_worker_release(struct zt_worker *w)
 {
-    if (w->link)
+    if (w->link) {
         zt_link_close(w->link);
+        pthread_mutex_destroy(&w->lock);
+    }
     if (w->shm_control_fd >= 0 && w->n_arenas > 0)
         close(w->shm_control_fd);
     for (int i = 0; i < w->n_arenas; i++)

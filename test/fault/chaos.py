@@ -228,7 +228,7 @@ def draw_fault(rng, r, i):
         "cut": dict(lethal=True, codes=lost | {75}, cause=f.host, limit_s=SILENT_S, repair_s=SILENCE + 8),
         "blip": dict(repair_s=rng.uniform(0.2, 1.5)),
         "loss": dict(lethal=True, codes=lost | {75}, cause=f.host, limit_s=SILENT_S, repair_s=SILENCE + 8),
-        "apart": dict(lethal=True, codes=lost | {75}, cause="peer|lost", limit_s=SILENT_S, repair_s=SILENCE + 8),
+        "apart": dict(lethal=True, codes=lost | {75}, cause="cannot reach each other|lost", limit_s=SILENT_S, repair_s=SILENCE + 8),
         "flap": dict(repair_s=3),
         "int": dict(asks=True, codes={130}, cause="finishing this step|ending all ranks|ended by signal 2"),
         "int-int": dict(asks=True, codes={130}, cause="ending all ranks|finishing this step|ended by signal 2"),

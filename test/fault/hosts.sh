@@ -147,6 +147,10 @@ cp "$tmp/known" "$lab/known_hosts"
 ip -n zt3 route add blackhole 10.199.0.1
 examine "doctor of hosts that do not reach each other" 1 '^zt3, 1 slot: ' 'FAIL +network ' '^not ready: 1 failure'
 ip -n zt3 route del blackhole 10.199.0.1
+for i in 1 3; do bridge link set dev vzt$i isolated on; done
+examine "doctor of hosts between which nothing comes" 1 '^zt3, 1 slot: ' \
+    'FAIL +network +.*zt1 and zt3 cannot reach each other' '^not ready: 1 failure'
+for i in 1 3; do bridge link set dev vzt$i isolated off; done
 
 # ---- hosts that are lost ----
 

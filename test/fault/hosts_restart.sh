@@ -166,6 +166,34 @@ until_true began_anew
 left_out "a host is cut off before the first checkpoint" zt3 'it was lost'
 ip link set vzt3 up
 
+# Hosts that do not reach each other, while we reach all of them.
+name="two hosts do not reach each other"
+why="other hosts and it do not reach each other"
+between() { for i in 1 3; do bridge link set dev vzt$i isolated "$1"; done; } # on|off: zt1 and zt3
+train --max_restarts=1 --elastic
+between on
+until_true went_on 1
+left_out "$name" zt3 "$why"
+said "$name" '^zerotrain: zt1 and zt3 cannot reach each other, though we reach all hosts'
+! grep -q 'failed first' "$tmp/err" || fail "$name" "a rank is blamed"
+
+start_saving --hostfile="$tmp/three" --set checkpoint.every_steps=1000000 --max_restarts=1 --elastic
+until_true has_steps
+left_out "$name, from the start" zt3 "$why"
+between off
+
+# One that no other reaches is left out, not the last of those that miss it.
+name="a host is not reached by the others"
+cut_off() { # add|del HOST: zt1 and that
+    ip -n zt1 route "$1" blackhole "10.199.0.$2" && ip -n "zt$2" route "$1" blackhole 10.199.0.1
+}
+train --max_restarts=1 --elastic
+cut_off add 2 && cut_off add 3
+until_true went_on 1
+left_out "$name" zt1 "$why"
+said "$name" '^zerotrain: zt1 and zt2, zt1 and zt3 cannot reach each other, though'
+cut_off del 2 && cut_off del 3
+
 freeze_and_thaw() { # NAME HOST
     train --max_restarts=2 --elastic
     mapfile -t frozen < <(ip netns pids "zt$2")

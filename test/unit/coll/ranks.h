@@ -314,6 +314,15 @@ static inline void run_as_processes(struct test_rank *ranks, int n)
     }
 }
 
+/* Bit k: ranks of this process do not reach node k. */
+static _Atomic uint64_t test_apart;
+
+static inline void note_apart(void *ctx, int node)
+{
+    (void)ctx;
+    atomic_fetch_or(&test_apart, UINT64_C(1) << node);
+}
+
 /* The nodes of a job by a rig, and a port for each rank. */
 struct test_net {
     int n_nodes, first[ZT_TCP_MAX_NODES + 1]; /* rank of each node; behind the last: the world */
@@ -340,7 +349,13 @@ static inline void test_net_init(struct test_net *net, const struct test_rig *ri
     memset(net->secret, 0x5a, sizeof net->secret);
     for (int r = 0; net->n_nodes > 1 && r < n; r++)
         ZT_ASSERT(zt_tcp_listen(NULL, rig->host, &net->fds[r], &net->addresses[r], &err) == 0);
-    net->tcp = (struct zt_tcp_job){net->n_nodes, net->node_of, net->addresses, net->secret, 20};
+    atomic_store(&test_apart, 0);
+    net->tcp = (struct zt_tcp_job){.n_nodes = net->n_nodes,
+                                   .node_of = net->node_of,
+                                   .addresses = net->addresses,
+                                   .secret = net->secret,
+                                   .join_s = 20,
+                                   .apart = note_apart};
 }
 
 static inline void test_net_release(struct test_net *net)

@@ -204,6 +204,7 @@ TEST(another_secret_joins_nothing)
             FAIL("%s", j[i].r.stream.err.msg);
     }
     CHECK(strstr(j[1].r.stream.err.msg, "refused us"));
+    CHECK_INT(atomic_load(&test_apart), 3); /* each said it of the other */
     test_net_release(net);
     free(net);
     free(j);
@@ -307,6 +308,7 @@ static void body_abort_far(struct test_rank *r)
         r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, 3, ZT_F32, ZT_SUM);
     }
     RANK_CHECK(r, rank_done(r) == ZT_EPEER);
+    RANK_CHECK(r, test_apart == 0);
 }
 
 TEST(an_abort_reaches_other_nodes)
@@ -383,6 +385,11 @@ static void body_cut(struct test_rank *r)
         RANK_CHECK(r, zt_now_s() - begun_s < 30);
     }
     RANK_CHECK(r, rank_done(r) == ZT_EPEER);
+    /* All others, whoever was missed first. */
+    const uint64_t others = 7 & ~(UINT64_C(1) << r->rank);
+    while (atomic_load(&test_apart) != others && zt_now_s() - begun_s < 30)
+        poll(NULL, 0, 1);
+    RANK_CHECK(r, atomic_load(&test_apart) == others);
 }
 
 /* The last one: this process has no network after it. */

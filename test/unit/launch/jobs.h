@@ -129,6 +129,28 @@ static inline int worker_peer_lost(struct zt_worker *w)
     _exit(fgetc(f) == EOF ? 3 : 2); /* at once: what a sanitizer does at the end takes its time */
 }
 
+/* Ranks 0 and 2 do not reach each other; rank 1, which reaches both, is the first to end. */
+static inline int worker_apart(struct zt_worker *w)
+{
+    struct zt_err err;
+    char mine = 0, all[3];
+    if (w->rank == 0 || w->rank == 2)
+        zt_worker_apart(w, 2 - w->node);
+    if (w->world > 3 || zt_worker_gather(w, &mine, 1, all, &err))
+        return 1;
+    if (w->rank == 1)
+        return ZT_EXIT_PEER_LOST;
+    for (;;)
+        pause();
+}
+
+/* The rank does not reach a node that there is not. */
+static inline int worker_apart_from_none(struct zt_worker *w)
+{
+    zt_worker_apart(w, w->n_nodes);
+    return poll(NULL, 0, -1);
+}
+
 static inline int worker_garbage(struct zt_worker *w)
 {
     struct zt_err err;
@@ -185,6 +207,10 @@ static inline int worker_main(void)
         rc = worker_soft(&w);
     else if (strcmp(what, "peer_lost") == 0)
         rc = worker_peer_lost(&w);
+    else if (strcmp(what, "apart") == 0)
+        rc = worker_apart(&w);
+    else if (strcmp(what, "apart_from_none") == 0)
+        rc = worker_apart_from_none(&w);
     else if (strcmp(what, "garbage") == 0)
         rc = worker_garbage(&w);
     else if (strcmp(what, "chatter") == 0)

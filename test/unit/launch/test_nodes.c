@@ -35,6 +35,28 @@ TEST(launch_a_failure_on_another_node)
     release_job(&j);
 }
 
+/* No rank failed: who ends first explains nothing, and may be on a host that all others reach. */
+TEST(launch_nodes_that_do_not_reach_each_other)
+{
+    const struct zt_launch_node nodes[] = {{.n_workers = 1, .address = "a"},
+                                           {.n_workers = 1, .address = "b"},
+                                           {.n_workers = 1, .address = "c"}};
+    struct job j = {.opts = {.nodes = nodes, .n_nodes = 3}};
+    run_job(&j, 3, "apart");
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, ZT_EXIT_PEER_LOST);
+    CHECK_INT(j.result.first_rank, -1);
+    CHECK_HAS(j.notices.buf, " cannot reach each other; stopping the others");
+    CHECK_HAS(j.result.summary, " cannot reach each other, though we reach all hosts");
+    CHECK(!strstr(j.result.summary, "failed first"));
+    CHECK_INT(j.result.node_end[0], ZT_NODE_NOTHING);
+    CHECK_INT(j.result.node_end[1], ZT_NODE_NOTHING);
+    CHECK_INT(j.result.node_end[2], ZT_NODE_APART);
+    run_job(&j, 3, "apart_from_none");
+    CHECK_HAS(j.result.summary, "malformed APART frame");
+    release_job(&j);
+}
+
 /* The agent of a node dies: its own ranks with it, and the others are ended. */
 TEST(launch_an_agent_of_several_dies)
 {
