@@ -53,37 +53,37 @@ static double product_rate(struct zt_stream *s, int64_t n, enum zt_dtype dtype)
     return best;
 }
 
-static void keep_faster(struct zt_stream *s, int64_t n, enum zt_dtype dtype, double *best,
-                        enum zt_dtype *of)
+/* Of ever larger products, until one takes so long that starting it does not count. */
+static double peak_of(struct zt_stream *s, enum zt_dtype dtype)
 {
-    const double rate = product_rate(s, n, dtype);
-    if (rate > *best)
-        *of = dtype;
-    *best = ZT_MAX(*best, rate);
-}
-
-/* On a GPU ever larger products, until one takes so long that launching it does not count. */
-double zt_run_peak_flops(struct zt_dev *dev, int n_threads, enum zt_dtype *dtype)
-{
-    enum { CPU_N = 512, GPU_MIN_N = 256, GPU_MAX_N = 8192 };
-    const double enough_s = 1e-3;
-    const bool cpu = dev->ops->kind == ZT_DEV_CPU;
-    const enum zt_dtype trained = *dtype;
-    struct zt_stream *s;
-    struct zt_err err;
+    enum { MIN_N = 256, CPU_MAX_N = 1024, GPU_MAX_N = 8192 };
+    const bool cpu = s->dev->ops->kind == ZT_DEV_CPU;
+    const double enough_s = cpu ? 1e-4 : 1e-3;
     double best = 0, took_s = 0;
-    if (dev->ops->stream_create(dev, "peak", n_threads, &s, &err))
-        return 0;
-    if (cpu)
-        keep_faster(s, CPU_N, ZT_F32, &best, dtype);
-    if (cpu && trained != ZT_F32)
-        keep_faster(s, CPU_N, trained, &best, dtype);
-    for (int64_t n = GPU_MIN_N; !cpu && n <= GPU_MAX_N && took_s < enough_s; n *= 2) {
-        double rate = product_rate(s, n, trained);
+    for (int64_t n = MIN_N; n <= (cpu ? CPU_MAX_N : GPU_MAX_N) && took_s < enough_s; n *= 2) {
+        const double rate = product_rate(s, n, dtype);
         if (rate <= 0)
             break;
         best = ZT_MAX(best, rate);
         took_s = 2.0 * (double)n * (double)n * (double)n / rate;
+    }
+    return best;
+}
+
+/* A CPU may be faster in fp32 than in the type that is trained in. */
+double zt_run_peak_flops(struct zt_dev *dev, int n_threads, enum zt_dtype *dtype)
+{
+    const bool cpu = dev->ops->kind == ZT_DEV_CPU;
+    struct zt_stream *s;
+    struct zt_err err;
+    if (dev->ops->stream_create(dev, "peak", n_threads, &s, &err))
+        return 0;
+    double best = peak_of(s, *dtype);
+    if (cpu && *dtype != ZT_F32) {
+        const double fp32 = peak_of(s, ZT_F32);
+        if (fp32 >= best)
+            *dtype = ZT_F32;
+        best = ZT_MAX(best, fp32);
     }
     dev->ops->stream_free(s);
     return best;
