@@ -53,9 +53,9 @@ void zt_st_read_f32(const struct zt_st_tensor *t, int64_t begin, int64_t n, floa
  * Weights matched to a model: a folder with model.safetensors, or model.safetensors.index.json and
  * its shards; or a file of llm.c (ckpt/llmc.h), which is known by its magic number. In a folder, names may carry Hugging Face's prefix
  * ("transformer.", "model."). Every parameter must be there once, with its shape; unknown names are
- * errors, except buffers known to be no weights (h.N.attn.bias, h.N.attn.masked_bias, a tied
- * lm_head.weight equal to the embedding). All problems are reported at once (the first of them when
- * they do not fit a message).
+ * errors, except buffers known to be no weights (h.N.attn.bias, h.N.attn.masked_bias). A tied
+ * lm_head.weight may stand beside the embedding, with the same values, or for it. All problems are
+ * reported at once (the first of them when they do not fit a message).
  */
 struct zt_weights {
     int n_files; /* of safetensors */

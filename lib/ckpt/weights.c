@@ -240,13 +240,8 @@ static void check_tensor(struct matcher *k, const struct zt_param_spec *want,
 /* A head that shares the embedding may be stored again, with the same values (case S06). */
 static void check_tied_head(struct matcher *k, const struct zt_st_tensor *head)
 {
-    const struct zt_segment *s = &k->model->segments[k->model->n_segments - 1];
-    const struct zt_st_tensor *emb = NULL;
-    for (int i = 0; i < s->n_params; i++) {
-        if (k->model->params[s->params[i]].home_segment == 0)
-            emb = k->w->tensors[s->params[i]];
-    }
-    if (!emb || emb->dtype < 0)
+    const struct zt_st_tensor *emb = k->w->tensors[0];
+    if (emb->dtype < 0)
         return; /* reported already */
     bool same = head->dtype >= 0 && head->n_dims == emb->n_dims &&
                 memcmp(head->dims, emb->dims, (size_t)emb->n_dims * sizeof emb->dims[0]) == 0;
@@ -262,6 +257,20 @@ static void check_tied_head(struct matcher *k, const struct zt_st_tensor *head)
                 "%.200s differs from %.200s, but tie_word_embeddings is true; set it to false or "
                 "leave one out",
                 head->name, emb->name);
+}
+
+/*
+ * The embedding, parameter 0, is the head of a model that ties them. Of tensors that share memory
+ * safetensors' save_model() stores the one whose name comes first: that may be the head alone.
+ */
+static void place_tied_head(struct matcher *k, const struct zt_st_tensor *head)
+{
+    if (k->w->tensors[0]) {
+        check_tied_head(k, head);
+    } else if (!k->incomplete) {
+        k->w->tensors[0] = head;
+        check_tensor(k, &k->model->params[0], head);
+    }
 }
 
 /* Where a tensor goes: a parameter, the tied head, or nowhere. */
@@ -295,12 +304,12 @@ static void match(struct matcher *k)
         for (int j = 0; j < f->n_tensors; j++)
             match_tensor(k, &f->tensors[j], &tied_head);
     }
+    if (tied_head)
+        place_tied_head(k, tied_head);
     for (int i = 0; i < k->model->n_params && !k->incomplete; i++) {
         if (!k->w->tensors[i])
             problem(k, "%.200s is missing", k->model->params[i].name);
     }
-    if (tied_head)
-        check_tied_head(k, tied_head);
 }
 
 static int open_folder(const char *dir, const struct zt_model *m, struct zt_weights *w,

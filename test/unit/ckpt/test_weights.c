@@ -249,6 +249,29 @@ TEST(weights_s06_tied_head)
     bench_release(&b);
 }
 
+/* As safetensors' save_model() stores what is tied: by the name that comes first, once. */
+TEST(weights_tied_head_alone)
+{
+    struct bench b;
+    bench_init(&b);
+    RETURN_IF_FAILED();
+    const struct zt_st_tensor *wte = zt_st_find(&b.src, "transformer.wte.weight");
+    float want[44], got[44] = {0};
+    zt_st_read_f32(wte, 0, 44, want);
+    put_all(&b, "transformer.wte.weight");
+    put_as(&b, wte, "lm_head.weight");
+    write_tensors(&b, "model.safetensors");
+    CHECK_OK(open_as(&b, b.tied), b.err);
+    zt_weights_read_f32(&b.weights, 0, 0, 44, got);
+    CHECK(memcmp(got, want, sizeof got) == 0);
+    zt_weights_close(&b.weights);
+    CHECK_REFUSED(&b, open_as(&b, b.untied), "wte.weight is missing");
+    put_all(&b, "transformer.wte.weight");
+    st_put(&b.w, "lm_head.weight", "F32", "[4,11]", wte->data, wte->bytes);
+    CHECK_REFUSED(&b, try_open(&b, b.tied), "lm_head.weight: shape (4, 11), the model has (11, 4)");
+    bench_release(&b);
+}
+
 /* Two shards and an index of all names; `break_index` rewrites its text. */
 static void write_shards(struct bench *b, const char *find, const char *replace)
 {
