@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -182,6 +183,8 @@ static bool fill_closed(void)
 
 int main(int argc, char **argv)
 {
+    /* Who has started us may ignore it: then children would vanish before they are waited for. */
+    signal(SIGCHLD, SIG_DFL);
     if (!fill_closed()) {
         cmd_error("/dev/null: %s", strerror(errno));
         return ZT_EXIT_FAILURE;

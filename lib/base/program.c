@@ -87,7 +87,8 @@ static int wait_for_end(const struct program *p, int *status, struct zt_err *err
             return err->code;
         poll(NULL, 0, ENDS_MS);
     }
-    return ended < 0 ? zt_err_errno(err, ZT_ESYS, "waiting for %s", p->name) : 0;
+    ZT_ASSERT_CMP(ended, ==, p->pid);
+    return 0;
 }
 
 int zt_program_output(const char *const *argv, double limit_s, const sigset_t *heed,

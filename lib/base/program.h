@@ -10,7 +10,7 @@
 /*
  * Run argv, NULL-terminated and found by PATH, with no input and no signal blocked, to its end. Blocks for limit_s at
  * most, and not when a signal of `heed` has come that is blocked here; it is left to the caller. Then the program is
- * killed. Both of its streams are added to *out, the first MiB of them. Its wait status, or negative: it could not be
+ * killed. SIGCHLD is not ignored. Both of its streams are added to *out, the first MiB of them. Its wait status, or negative: it could not be
  * run, did not end in time (ZT_ESYS), or a signal came (ZT_EPEER).
  */
 int zt_program_output(const char *const *argv, double limit_s, const sigset_t *heed,

@@ -613,7 +613,6 @@ int zt_agent_main(bool joins, struct zt_err *err)
         sigaddset(&mask, ending[i]);
     prctl(PR_SET_NAME, "zerotrain-agent"); /* else "exe", by the link it was started from */
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGCHLD, SIG_DFL); /* were it ignored, children would vanish unseen */
     if (sigprocmask(SIG_BLOCK, &mask, NULL) || prctl(PR_SET_CHILD_SUBREAPER, 1)) {
         zt_err_errno(err, ZT_ESYS, "agent");
         return 1;

@@ -164,7 +164,7 @@ struct zt_launch_result {
  * While it runs, SIGINT, SIGTERM, SIGUSR1, SIGHUP (unless ignored, as under nohup), SIGPIPE (the reader of our
  * output is gone), SIGTSTP and SIGCHLD are blocked on the calling thread and handled here (any other
  * thread must block them too), and the process is a subreaper: children that it had before are left
- * alone, new ones must come from nowhere else.
+ * alone, new ones must come from nowhere else. SIGCHLD is not ignored (main.c).
  */
 int zt_launch_run(const struct zt_launch_opts *opts, struct zt_launch_result *result,
                   struct zt_err *err) ZT_MUST_CHECK;

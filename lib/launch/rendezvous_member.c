@@ -259,7 +259,6 @@ static int block_signals(struct member *m, sigset_t *before, struct zt_err *err)
     m->sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
     if (m->sig_fd < 0)
         return zt_err_errno(err, ZT_ESYS, "signalfd");
-    signal(SIGCHLD, SIG_DFL);
     sigprocmask(SIG_BLOCK, &mask, before);
     return 0;
 }

@@ -60,7 +60,6 @@ void zt_forget_ending_signals(void)
 int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err)
 {
     static const int others[] = {SIGCHLD, SIGTSTP};
-    struct sigaction sa;
     sigset_t mask;
     zt_ending_signals(&mask);
     for (size_t i = 0; i < ZT_ARRAY_LEN(others); i++)
@@ -68,12 +67,9 @@ int zt_supervisor_init(struct zt_supervisor *s, struct zt_err *err)
     s->sig_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
     if (s->sig_fd < 0)
         return zt_err_errno(err, ZT_ESYS, "signalfd");
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = SIG_DFL;
     zt_tree_children(&s->children);
     prctl(PR_GET_CHILD_SUBREAPER, &s->subreaper);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    sigaction(SIGCHLD, &sa, &s->chld);
     pthread_sigmask(SIG_BLOCK, &mask, &s->mask);
     return 0;
 }
@@ -87,7 +83,6 @@ void zt_supervisor_release(struct zt_supervisor *s)
     while (!sigismember(&s->mask, SIGTERM) && read(s->sig_fd, &si, sizeof si) == sizeof si)
         ;
     pthread_sigmask(SIG_SETMASK, &s->mask, NULL);
-    sigaction(SIGCHLD, &s->chld, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, s->subreaper);
     zt_pids_release(&s->children);
     close(s->sig_fd);

@@ -13,7 +13,6 @@
 struct zt_supervisor {
     int sig_fd; /* a signalfd, non-blocking; -1: nothing was changed */
     sigset_t mask;
-    struct sigaction chld;
     int subreaper;
     struct zt_pids children; /* those of before, which are none of our business */
 };

@@ -21,6 +21,9 @@ try cpu --hostfile=jump --launcher=ssh --log_dir=b2 tiny.yaml | grep -aE '^([0-9
 # Lines carry the host; the environment travels, but not what names this machine.
 ZT_CPU_ISA=here try client --hostfile=two --include=node-a --log_dir=c tiny.yaml | grep -aE '^(\[|zerotrain: +\|)|first' |
     sed 's/unknown;.*/unknown; .../'
+# Who has started us did not want to wait for his children, which is none of our business.
+try env --ignore-signal=CHLD "$ZT" --device=cpu --launcher=openssh --hostfile=two --include=node-b:0 --log_dir=f tiny.yaml |
+    grep -aE '^step 3|zerotrain: '
 
 # Hosts that do not start.
 printf 'node-a slots=1\nnode-x slots=1\n' >away
