@@ -185,6 +185,7 @@ int main(int argc, char **argv)
 {
     /* Who has started us may ignore it: then children would vanish before they are waited for. */
     signal(SIGCHLD, SIG_DFL);
+    signal(SIGXFSZ, SIG_IGN); /* what is too large for `ulimit -f` is an error like a full disk */
     if (!fill_closed()) {
         cmd_error("/dev/null: %s", strerror(errno));
         return ZT_EXIT_FAILURE;

@@ -319,7 +319,8 @@ static int make_own(const struct shm_coll *c, struct shm_segment *s, struct zt_e
     char text[32];
     zt_fmt_gib(text, sizeof text, (double)bytes);
     if (ftruncate(fd, (off_t)(at + bytes)) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK))
-        return zt_err_errno(err, ZT_ESYS, "shared memory: sizing an arena of %s", text);
+        return zt_err_errno(err, ZT_ESYS, "shared memory: sizing an arena of %s%s", text,
+                            errno == EFBIG ? ", which `ulimit -f` limits too" : "");
     void *p = c->vm.map(c->vm.ctx, fd, at, bytes);
     if (!p)
         return zt_err_errno(err, ZT_ENOMEM, "shared memory: mapping %s", text);

@@ -239,6 +239,7 @@ ZT_NORETURN static void become_worker(const struct zt_job *job, int local, struc
         _exit(ZT_EXIT_PEER_LOST);
     setpgid(0, 0);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);

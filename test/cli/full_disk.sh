@@ -23,3 +23,9 @@ grep -c step out/metrics.jsonl
 echo "[exit status $?]"
 { zerotrain --help >&-; } 2>&1
 echo "[exit status $?]"
+
+# A limit on the size of files is no other end than a full disk; the programs of others meet it as ever.
+(ulimit -f 100 && try train tiny.yaml --log_dir=small) | grep -aoE '[|] .*File too large|^.exit.*'
+(ulimit -f 1 && zerotrain plan --schedule tiny.yaml 2>&1 >large) | cat
+echo "[exit status ${PIPESTATUS[0]}]"
+(ulimit -f 1 && try zerotrain launch --num_gpus=1 sh -c 'head -c 9999 /dev/zero >zeros') | grep -a 'first\|exit status'
