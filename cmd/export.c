@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/folder.h"
 #include "ckpt/hf.h"
 #include "exact.h"
 #include "model_in.h"
@@ -178,7 +179,7 @@ static int export(const struct options *o, struct model_in *in, struct zt_err *e
 /* What is wrong with the one that was read, if another of the run will do; NULL: nothing, or none will. */
 static const char *why_another(const struct options *o, const struct model_in *in, int rc)
 {
-    if (!rc || !in->failed || o->step != ZT_EXPORT_NEWEST || zt_export_is_checkpoint(o->from))
+    if (!rc || !in->failed || o->step != ZT_EXPORT_NEWEST || zt_ckpt_is_one(o->from))
         return NULL;
     if (access(in->ckpt.path, F_OK))
         return "it was removed meanwhile";

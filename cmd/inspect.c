@@ -10,6 +10,7 @@
 
 #include "base/llmc.h"
 #include "ckpt/export.h"
+#include "ckpt/folder.h"
 #include "cmd.h"
 #include "exact.h"
 
@@ -87,7 +88,7 @@ static int inspect_folder(struct inspection *in, struct zt_err *err)
 {
     static const char *const of_hf[] = {"config.json", "model.safetensors",
                                         "model.safetensors.index.json"};
-    if (zt_export_is_checkpoint(in->path))
+    if (zt_ckpt_is_one(in->path))
         return inspect_checkpoint(in, in->path, err);
     for (size_t i = 0; i < ZT_ARRAY_LEN(of_hf); i++) {
         if (is_there(in->path, of_hf[i]))

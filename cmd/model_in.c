@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "ckpt/folder.h"
 #include "ckpt/llmc.h"
 #include "train/train.h"
 
@@ -96,7 +97,7 @@ int model_in_open(const char *path, int64_t step, struct zt_export_tried *tried,
     memset(in, 0, sizeof *in);
     if (stat(path, &st))
         return zt_err_errno(err, ZT_EINPUT, "%s", path);
-    if (zt_export_is_checkpoint(path) || zt_export_is_run(path))
+    if (zt_ckpt_is_one(path) || zt_export_is_run(path))
         rc = open_checkpoint(path, step, tried, in, notes, err);
     else if (step != ZT_EXPORT_NEWEST)
         rc = zt_err_set(err, ZT_EINPUT, "%s: holds no checkpoints, so there is no step %lld", path,

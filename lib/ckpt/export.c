@@ -4,15 +4,6 @@
 
 #include "ckpt/folder.h"
 
-bool zt_export_is_checkpoint(const char *path)
-{
-    struct zt_str manifest = {0};
-    zt_str_printf(&manifest, "%s/" ZT_CKPT_MANIFEST, path);
-    bool there = access(manifest.buf, F_OK) == 0;
-    zt_str_release(&manifest);
-    return there;
-}
-
 bool zt_export_is_run(const char *path)
 {
     int64_t *steps;
@@ -104,7 +95,7 @@ int zt_export_pick(const char *path, int64_t step, struct zt_export_tried *tried
 {
     int64_t *steps;
     int n, rc;
-    if (zt_export_is_checkpoint(path)) {
+    if (zt_ckpt_is_one(path)) {
         rc = zt_ckpt_open(path, c, err);
         if (!rc && step != ZT_EXPORT_NEWEST && step != c->m.at.step) {
             rc = zt_err_set(err, ZT_EINPUT, "%s: is the checkpoint of step %lld, not of %lld", path,

@@ -10,8 +10,7 @@
 
 enum { ZT_EXPORT_NEWEST = -1 };
 
-/* The folder holds a manifest, so it is one checkpoint; or folders step-N, those of a run. */
-bool zt_export_is_checkpoint(const char *path);
+/* The folder holds folders step-N, the checkpoints of a run. */
 bool zt_export_is_run(const char *path);
 
 /* The folders step-N that were tried, by N; zeroed: none yet. Free `steps`. */

@@ -79,12 +79,20 @@ int zt_ckpt_steps(const char *dir, int64_t **steps, int *n, struct zt_err *err)
     return rc;
 }
 
+bool zt_ckpt_is_one(const char *path)
+{
+    struct zt_str manifest = {0};
+    zt_str_printf(&manifest, "%s/" ZT_CKPT_MANIFEST, path);
+    const bool there = access(manifest.buf, F_OK) == 0;
+    zt_str_release(&manifest);
+    return there;
+}
+
 static bool has_manifest(const char *dir, int64_t step)
 {
     struct zt_str path = {0};
     zt_ckpt_step_path(dir, step, &path);
-    zt_str_puts(&path, "/" ZT_CKPT_MANIFEST);
-    const bool there = access(path.buf, F_OK) == 0;
+    const bool there = zt_ckpt_is_one(path.buf);
     zt_str_release(&path);
     return there;
 }

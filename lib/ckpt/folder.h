@@ -25,6 +25,9 @@
 void zt_ckpt_step_path(const char *dir, int64_t step, struct zt_str *out);
 void zt_ckpt_temp_path(const char *dir, int64_t step, struct zt_str *out);
 
+/* The folder holds a manifest, so it is a checkpoint, valid or not. */
+bool zt_ckpt_is_one(const char *path);
+
 /* The step of a folder that is called like a checkpoint, wherever it is; false: it has another name. */
 bool zt_ckpt_named_step(const char *path, int64_t *step);
 

@@ -149,15 +149,6 @@ void zt_load_fill(struct zt_load *l, const struct zt_plan *p, int unit, enum zt_
     memset(out + done, 0, (size_t)(n - done) * sizeof *out);
 }
 
-static bool is_checkpoint(const char *path)
-{
-    struct zt_str manifest = {0};
-    zt_str_printf(&manifest, "%s/" ZT_CKPT_MANIFEST, path);
-    const bool is = access(manifest.buf, F_OK) == 0;
-    zt_str_release(&manifest);
-    return is;
-}
-
 /* Of several checkpoints, one is taken. */
 static const char *folder(const struct zt_recipe *r)
 {
@@ -200,7 +191,7 @@ bool zt_train_goes_on_here(const struct zt_recipe *r)
 int zt_load_candidates(const struct zt_recipe *r, int64_t **steps, int *n, struct zt_err *err)
 {
     const bool newest = strcmp(r->checkpoint.resume, "newest") == 0;
-    if (!newest && is_checkpoint(r->checkpoint.resume)) {
+    if (!newest && zt_ckpt_is_one(r->checkpoint.resume)) {
         *steps = zt_xcalloc(1, sizeof **steps);
         **steps = ZT_LOAD_NAMED;
         *n = 1;

@@ -141,8 +141,8 @@ TEST(export_picks)
     struct bench b;
     bench_init(&b);
     RETURN_IF_FAILED();
-    CHECK(zt_export_is_run(b.dir) && !zt_export_is_checkpoint(b.dir));
-    CHECK(zt_export_is_checkpoint(step_path(&b, 9)) && !zt_export_is_run(step_path(&b, 9)));
+    CHECK(zt_export_is_run(b.dir) && !zt_ckpt_is_one(b.dir));
+    CHECK(zt_ckpt_is_one(step_path(&b, 9)) && !zt_export_is_run(step_path(&b, 9)));
     picks(&b, b.dir, ZT_EXPORT_NEWEST, 10);
     CHECK_STR(zt_str_get(&b.notes), "");
     picks(&b, b.dir, 9, 9);
