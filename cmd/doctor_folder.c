@@ -49,7 +49,7 @@ static void check_folder(struct doctor_probe *p, const char *name, const char *p
     struct statvfs fs = {0};
     char left[DOCTOR_SIZE_BYTES], total[DOCTOR_SIZE_BYTES];
     existing(path, &dir);
-    const bool there = strcmp(dir.buf, path) == 0;
+    const bool there = *path && strcmp(dir.buf, path) == 0; /* "": ours has been removed */
     const bool lacks = !there && !writes;
     const int no = lacks     ? ENOENT
                    : !writes ? 0
@@ -61,7 +61,7 @@ static void check_folder(struct doctor_probe *p, const char *name, const char *p
         doctor_say(p, name, DOCTOR_FAIL,
                    lacks ? "every host needs it by this path: share it, or make it there"
                          : "make it writable for this user, or name another",
-                   NULL, "%s: %s", path, strerror(no));
+                   NULL, "%s: %s", *path ? path : "the current folder", strerror(no));
     else
         doctor_say(p, name, little ? DOCTOR_WARN : DOCTOR_OK,
                    little ? "there is hardly any room: remove something, or name another" : NULL,

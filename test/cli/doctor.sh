@@ -25,6 +25,8 @@ try zerotrain doctor --device=cuda | failures | grep -o 'FAIL GPUs\|not ready.*\
 try doctor --set checkpoint.dir=text.txt/here tiny.yaml | failures
 try doctor --set checkpoint.dir=/proc/here tiny.yaml | failures # nobody may make one there, though its rights say so
 try doctor --set 'data.train=no*.txt' tiny.yaml | failures
+mkdir gone
+(cd gone && rmdir ../gone && try doctor | failures)
 # What its header promises is not there: training refuses it too.
 python3 -c 'import struct; open("short.bin", "wb").write(struct.pack("<3i1032x", 20240520, 1, 1000))'
 try doctor --set data.train=short.bin tiny.yaml | failures
