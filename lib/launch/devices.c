@@ -38,6 +38,14 @@ static int split(struct zt_str *buf, const char **out, int max_out, int *n_out)
     }
 }
 
+/* One device, also where its index is written in two ways: 1 and 01. */
+static bool is_same(const char *a, const char *b)
+{
+    int64_t i, k;
+    return strcmp(a, b) == 0 ||
+           (classify(a, &i) == ENTRY_INDEX && classify(b, &k) == ENTRY_INDEX && i == k);
+}
+
 static int check_entries(const char *visible, int n_present, const char **out, int *n_out,
                          struct zt_err *err)
 {
@@ -63,7 +71,7 @@ static int check_entries(const char *visible, int n_present, const char **out, i
             break;
         }
         for (int j = 0; j < i; j++) {
-            if (strcmp(out[j], out[i]) == 0)
+            if (is_same(out[j], out[i]))
                 return zt_err_set(err, ZT_EINPUT, "CUDA_VISIBLE_DEVICES=%s names device %s twice",
                                   visible, out[i]);
         }

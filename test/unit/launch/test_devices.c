@@ -75,6 +75,8 @@ TEST(devices_unusual_masks)
     RETURN_IF_FAILED();
     check("1,1", 4, 0, NULL, "device 1 twice");
     RETURN_IF_FAILED();
+    check("1,01", 4, 0, NULL, "device 01 twice");
+    RETURN_IF_FAILED();
     check("0,,1", 4, 0, NULL, "\"\" is neither");
     RETURN_IF_FAILED();
     check("all", 4, 0, NULL, "\"all\" is neither");
