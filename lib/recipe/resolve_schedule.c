@@ -18,8 +18,8 @@ static const struct param {
     bool needed; /* by its types */
 } params[] = {
     {PARAMS "warmup_steps", OURS, false},
-    {PARAMS "total_steps", OURS, false},
-    {PARAMS "min_lr", OURS, false},
+    {PARAMS "total_steps", ON(COSINE), false},
+    {PARAMS "min_lr", ON(COSINE), false},
     {PARAMS "warmup_min_lr", ON(WARMUP) | ON(WARMUP_DECAY), false},
     {PARAMS "warmup_max_lr", ON(WARMUP) | ON(WARMUP_DECAY), false},
     {PARAMS "warmup_num_steps", WARMUPS, false},
@@ -61,6 +61,19 @@ static const char *kind_names(const struct zt_load *ld, unsigned kinds)
     return out;
 }
 
+/* Constant is what no type means, and resolved recipes of earlier versions say Cosine's settings with it. */
+static void say_foreign(struct zt_load *ld, const struct param *p, const struct zt_node *given,
+                        int kind)
+{
+    if (kind == ZT_SCHED_CONSTANT && p->kinds == ON(COSINE))
+        zt_diag_add(&ld->notes, ZT_DIAG_WRONG, given->at,
+                    "%s: not used: belongs to %s, and scheduler.type is %s", p->path,
+                    kind_names(ld, p->kinds), kind_name(ld, kind));
+    else
+        zt_diag_add(&ld->errors, ZT_DIAG_WRONG, given->at, "%s: belongs to %s, not to %s", p->path,
+                    kind_names(ld, p->kinds), kind_name(ld, kind));
+}
+
 static void check_params(struct zt_load *ld, int kind)
 {
     for (size_t i = 0; i < ZT_ARRAY_LEN(params); i++) {
@@ -70,8 +83,7 @@ static void check_params(struct zt_load *ld, int kind)
         if (!belongs) {
             zt_load_unsaid(ld, p->path);
             if (given)
-                zt_diag_add(&ld->errors, ZT_DIAG_WRONG, given->at, "%s: belongs to %s, not to %s",
-                            p->path, kind_names(ld, p->kinds), kind_name(ld, kind));
+                say_foreign(ld, p, given, kind);
         } else if (p->needed && !given && !zt_load_any_bad(ld, p->path)) {
             zt_diag_add(&ld->errors, ZT_DIAG_MISSING, zt_load_pos(ld, "scheduler.type"),
                         "scheduler.type: %s needs %s", kind_name(ld, kind), p->path);
@@ -142,6 +154,8 @@ static void set_schedule(struct zt_load *ld, struct zt_schedule *s)
     }
     switch ((enum zt_schedule_kind)s->kind) {
     case ZT_SCHED_CONSTANT:
+        s->warmup_steps = k->warmup_steps;
+        break;
     case ZT_SCHED_COSINE:
         s->warmup_steps = k->warmup_steps;
         s->total_steps = k->total_steps;

@@ -123,7 +123,7 @@ static const struct {
     {TINY BATCH "scheduler: {type: Cosine, params: {min_lr: 1}}\n",
      "r.yaml:4:44: scheduler.params.min_lr: 1 is above the learning rate 0.001", ZT_EINPUT},
     {TINY BATCH "scheduler: {type: WarmupLR, params: {min_lr: 1e-5, cycle_max_lr: 1}}\n",
-     "r.yaml:4:46: scheduler.params.min_lr: belongs to Constant, Cosine, not to WarmupLR\n"
+     "r.yaml:4:46: scheduler.params.min_lr: belongs to Cosine, not to WarmupLR\n"
      "r.yaml:4:66: scheduler.params.cycle_max_lr: belongs to OneCycle, not to WarmupLR",
      ZT_EINPUT},
     {TINY BATCH "scheduler: {type: OneCycle, params: {cycle_max_lr: 1}}\n",

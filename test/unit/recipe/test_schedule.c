@@ -103,6 +103,21 @@ TEST(recipe_one_cycle)
     zt_recipe_free(r);
 }
 
+/* Whoever forgets the type is told that nothing decays. */
+TEST(recipe_constant_says_what_it_does_not_use)
+{
+    struct zt_recipe *r =
+        load_schedule("scheduler: {params: {warmup_steps: 5, total_steps: 50, min_lr: 1e-5}}\n");
+    CHECK_LOADED(r);
+    CHECK_INT(r->schedule.kind, ZT_SCHED_CONSTANT);
+    CHECK_INT(r->schedule.warmup_steps, 5);
+    CHECK(has_note(r, "scheduler.params.total_steps: not used: belongs to Cosine, and "
+                      "scheduler.type is Constant"));
+    CHECK(has_note(r, "scheduler.params.min_lr: not used: belongs to Cosine"));
+    CHECK_STR(value_of(r, "scheduler.params.min_lr", false), "");
+    zt_recipe_free(r);
+}
+
 /* What a worker receives: every type's parameters survive being printed. */
 TEST(recipe_schedules_round_trip)
 {
