@@ -290,26 +290,50 @@ int zt_known_hosts_types(const struct zt_known_hosts *files, int n_files, const 
 
 /* ---- what to say ---- */
 
-static void set_true(void *ctx, const struct line *l, int number)
+static bool is_pattern(struct word hosts)
 {
-    bool *has = ctx;
-    (void)number;
-    *has = *has || l->marker.len == 0;
+    return memchr(hosts.p, '*', hosts.len) || memchr(hosts.p, '?', hosts.len);
 }
 
-bool zt_known_hosts_has(const struct zt_known_hosts *file, const char *known_as)
+static void find_line(void *ctx, const struct line *l, int number)
 {
-    bool has = false;
-    each_line(file, known_as, set_true, &has);
-    return has;
+    struct zt_known_place *out = ctx;
+    if (l->marker.len)
+        return;
+    if (!is_pattern(l->hosts))
+        out->by_name = true;
+    else if (out->n_patterns < ZT_KNOWN_MAX_PATTERNS)
+        out->patterns[out->n_patterns++] = number;
+}
+
+bool zt_known_hosts_find(const struct zt_known_hosts *file, const char *known_as,
+                         struct zt_known_place *out)
+{
+    *out = (struct zt_known_place){.path = file->path};
+    each_line(file, known_as, find_line, out);
+    return out->by_name || out->n_patterns;
+}
+
+/* Commands that take a host's keys away: patterns first, as the other command moves lines. */
+static void put_removal(const char *known_as, const struct zt_known_place *place,
+                        struct zt_str *out)
+{
+    if (place->n_patterns)
+        zt_str_puts(out, "sed -i");
+    for (int i = 0; i < place->n_patterns; i++)
+        zt_str_printf(out, " -e '%ds/[^ \\t][^ \\t]*/&,!%s/'", place->patterns[i], known_as);
+    if (place->n_patterns)
+        zt_str_printf(out, " '%s' && ", place->path);
+    if (place->by_name)
+        zt_str_printf(out, "ssh-keygen -R '%s' -f '%s' && ", known_as, place->path);
 }
 
 static void put_command(const struct zt_key_doubt *d, struct zt_str *out)
 {
     const char *type = d->key_type;
     zt_str_puts(out, "`");
-    for (int i = 0; i < d->n_paths; i++)
-        zt_str_printf(out, "ssh-keygen -R '%s' -f '%s' && ", d->known_as, d->paths[i]);
+    for (int i = 0; i < d->n_places; i++)
+        put_removal(d->known_as, &d->places[i], out);
     zt_str_puts(out, "ssh -o StrictHostKeyChecking=ask ");
     if (type && strcmp(type, "ssh-rsa") == 0) /* that would be with SHA-1 */
         type = "rsa-sha2-512,rsa-sha2-256";
@@ -356,16 +380,16 @@ int zt_trust_require(const struct zt_trust *t, const struct zt_known_hosts *file
     char known_as[ZT_KNOWN_AS_BYTES];
     struct zt_str shown = {0}, words = {0};
     struct zt_arena arena = {0};
-    const char **paths = zt_arena_alloc(&arena, (size_t)n_files + 1, sizeof *paths);
-    struct zt_key_doubt doubt = {.trust = *t, .known_as = known_as, .reach = reach, .paths = paths};
+    struct zt_known_place *places = zt_arena_alloc(&arena, (size_t)n_files + 1, sizeof *places);
+    struct zt_key_doubt doubt = {
+        .trust = *t, .known_as = known_as, .reach = reach, .places = places};
     int rc = 0;
     if (t->kind != ZT_TRUST_KNOWN)
         rc = zt_host_key_describe(key, &shown, err);
     if (!rc)
         rc = zt_known_as(name, port, known_as, err);
     for (int i = 0; !rc && t->kind == ZT_TRUST_CHANGED && i < n_files; i++)
-        if (zt_known_hosts_has(&files[i], known_as))
-            paths[doubt.n_paths++] = files[i].path;
+        doubt.n_places += zt_known_hosts_find(&files[i], known_as, &places[doubt.n_places]);
     if (!rc && t->kind != ZT_TRUST_KNOWN) {
         doubt.shown = zt_str_get(&shown);
         doubt.key_type =

@@ -40,10 +40,10 @@ struct zt_trust {
     enum zt_trust_kind kind;
     const char *path; /* the line that says so; NULL for unknown */
     int line;
-    bool
-        other_types; /* unknown, but keys of other types are known: ask the host for one of those */
-    bool
-        has_authority; /* an @cert-authority line is for this host: its certificates may be accepted */
+    /* Unknown, but keys of other types are known: ask the host for one of those. */
+    bool other_types;
+    /* An @cert-authority line is for this host: its certificates may be accepted. */
+    bool has_authority;
 };
 
 /*
@@ -73,8 +73,20 @@ enum { ZT_KNOWN_AS_BYTES = 300 };
 int zt_known_as(const char *name, int port, char out[ZT_KNOWN_AS_BYTES],
                 struct zt_err *err) ZT_MUST_CHECK;
 
-/* Whether keys of a host that is called so are in the file. */
-bool zt_known_hosts_has(const struct zt_known_hosts *file, const char *known_as);
+enum { ZT_KNOWN_MAX_PATTERNS = 16 };
+
+/* Where in a file the keys of a host stand: not those of markers. */
+struct zt_known_place {
+    const char *path;
+    bool by_name; /* under its name: `ssh-keygen -R` removes them */
+    /* Lines of patterns, which may be for other hosts too: there its name is to be excepted. */
+    int patterns[ZT_KNOWN_MAX_PATTERNS];
+    int n_patterns;
+};
+
+/* Of a host that is called so. false: none are there. */
+bool zt_known_hosts_find(const struct zt_known_hosts *file, const char *known_as,
+                         struct zt_known_place *out);
 
 /* A key that is not to be trusted, or not yet. */
 struct zt_key_doubt {
@@ -82,10 +94,9 @@ struct zt_key_doubt {
     const char *known_as;
     const char *shown;    /* as zt_host_key_describe(); NULL: the command below shows it */
     const char *key_type; /* of `shown`: the command asks for it; NULL: for any */
-    const char
-        *reach; /* the arguments of ssh(1) by which the user goes there: "-p 2222 me@node-a" */
-    const char *const *paths; /* (n_paths) of files that have other keys of it */
-    int n_paths;
+    const char *reach;    /* arguments by which ssh(1) goes there: "-p 2222 me@node-a" */
+    const struct zt_known_place *places; /* (n_places) other keys of it, to be taken away */
+    int n_places;
 };
 
 /* The fingerprint, what the known_hosts files say, and the command that accepts the key where its owner confirms it. */

@@ -113,6 +113,23 @@ static void last_line(const char *said, char *out, size_t out_bytes)
     snprintf(out, out_bytes, "%.*s", (int)(len ? len : last_len), len ? start : last);
 }
 
+/*
+ * What a shell says of a program that it cannot run, in place of the ProxyCommand: the client has then found its pipe
+ * closed. NULL: it says nothing like that.
+ */
+static const char *broken_proxy(const char *said)
+{
+    static const char *const words[] = {": not found",         "command not found",
+                                        "Unknown command",     ": No such file or directory",
+                                        ": Permission denied", "cannot execute"};
+    if (!strstr(said, "UNKNOWN port"))
+        return NULL;
+    for (size_t i = 0; i < ZT_ARRAY_LEN(words); i++)
+        if (strstr(said, words[i]))
+            return words[i];
+    return NULL;
+}
+
 /* The client tells its reasons in words only. */
 static enum zt_ssh_cause cause_in(const char *said, bool greeted)
 {
@@ -123,13 +140,15 @@ static enum zt_ssh_cause cause_in(const char *said, bool greeted)
         {"REVOKED HOST KEY DETECTED", ZT_SSH_KEY_REVOKED},
         {"HOST IDENTIFICATION HAS CHANGED", ZT_SSH_KEY_CHANGED},
         {"Host key verification failed", ZT_SSH_KEY_UNKNOWN},
-        {"Permission denied", ZT_SSH_REFUSED},
+        {"Permission denied (", ZT_SSH_REFUSED},
         {"Could not resolve", ZT_SSH_NO_NAME},
         {"ssh: connect to host", ZT_SSH_NO_ANSWER},
         {"stdio forwarding failed", ZT_SSH_NO_ANSWER}, /* the jump host cannot reach it */
         {"Connection closed by", ZT_SSH_DROPPED},      /* the last of the table */
         {"Connection reset by", ZT_SSH_DROPPED},
     };
+    if (!greeted && broken_proxy(said))
+        return ZT_SSH_NO_PROXY;
     for (size_t i = 0; i < ZT_ARRAY_LEN(table); i++)
         if (strstr(said, table[i].words) && !(greeted && table[i].cause == ZT_SSH_DROPPED))
             return table[i].cause;
@@ -189,42 +208,48 @@ static void find_offending(const char *said, struct zt_arena *arena, struct zt_t
 }
 
 /* Of the files that the client looks into those that have the host. */
-static void find_files(const struct zt_ssh_config *c, const char *known_as, const char **paths,
-                       int *n_paths)
+static void find_files(const char *const *paths, int n_paths, const char *known_as,
+                       struct zt_known_place *places, int *n_places)
 {
-    const struct zt_ssh_files *both[] = {&c->user_known_hosts, &c->global_known_hosts};
-    for (size_t i = 0; i < ZT_ARRAY_LEN(both); i++)
-        for (int j = 0; j < both[i]->n; j++) {
-            struct zt_str text = {0};
-            struct zt_err err;
-            const char *path = both[i]->v[j];
-            if (zt_read_file(path, ZT_KNOWN_HOSTS_MAX_BYTES, &text, &err) == 0 &&
-                zt_known_hosts_has(&(struct zt_known_hosts){path, zt_str_get(&text), text.len},
-                                   known_as))
-                paths[(*n_paths)++] = path;
-            zt_str_release(&text);
-        }
+    for (int i = 0; i < n_paths; i++) {
+        struct zt_str text = {0};
+        struct zt_err err;
+        if (zt_read_file(paths[i], ZT_KNOWN_HOSTS_MAX_BYTES, &text, &err) == 0)
+            *n_places +=
+                zt_known_hosts_find(&(struct zt_known_hosts){paths[i], zt_str_get(&text), text.len},
+                                    known_as, &places[*n_places]);
+        zt_str_release(&text);
+    }
 }
 
-/* "[USER@]HOST[:PORT]", as ssh -G writes it, as arguments of ssh(1); of several the user must know. */
-static const char *jump_reach(const char *jump, struct zt_arena *arena)
-{
-    const char *colon = strrchr(jump, ':');
-    if (!colon || strchr(colon, ']'))
-        return jump;
-    return zt_arena_printf(arena, "-p %s %.*s", colon + 1, (int)(colon - jump), jump);
-}
-
-/* The client names who showed the key: the host, or one that it is reached through. */
-static bool is_jump(const struct zt_ssh_target *t, const char *named)
+static bool is_called(const struct zt_ssh_config *c, const char *name, int port, const char *named)
 {
     char known_as[ZT_KNOWN_AS_BYTES];
     struct zt_err err;
-    int port;
-    if (!t->config || !t->config->proxy_jump || strchr(t->config->proxy_jump, ','))
-        return false;
-    const char *name = zt_ssh_config_known_as(t->config, &port);
-    return zt_known_as(name, port, known_as, &err) || strcasecmp(known_as, named);
+    if (c)
+        name = zt_ssh_config_known_as(c, &port);
+    return zt_known_as(name, port, known_as, &err) == 0 && strcasecmp(known_as, named) == 0;
+}
+
+/* The client names who showed the key, or nobody: the host (NULL), or one that it is reached through. */
+static const struct zt_ssh_jump *find_jump(const struct zt_ssh_config *c, const char *named)
+{
+    if (!c || is_called(c, NULL, 0, named))
+        return NULL;
+    for (int i = 0; i < c->n_jumps; i++)
+        if (is_called(c->jumps[i].config, c->jumps[i].host, c->jumps[i].port, named))
+            return &c->jumps[i];
+    return c->n_jumps == 1 ? c->jumps : NULL;
+}
+
+/* The arguments of ssh(1) by which the user goes to a jump host, by way of those before it. */
+static void put_jump_reach(const struct zt_ssh_config *c, const struct zt_ssh_jump *jump,
+                           struct zt_str *out)
+{
+    if (jump->before)
+        zt_str_printf(out, "-J '%.*s' ", (int)jump->before, c->proxy_jump);
+    zt_ssh_put_reach(
+        &(struct zt_ssh_target){.host = jump->host, .user = jump->user, .port = jump->port}, out);
 }
 
 static void put_doubt(const struct zt_ssh_target *t, enum zt_ssh_cause cause, const char *said,
@@ -235,25 +260,37 @@ static void put_doubt(const struct zt_ssh_target *t, enum zt_ssh_cause cause, co
                                                  [ZT_SSH_KEY_REVOKED] = ZT_TRUST_REVOKED};
     struct zt_arena arena = {0};
     struct zt_str reach = {0};
-    const char *paths[2 * ZT_SSH_MAX_FILES] = {0};
+    struct zt_known_place places[2 * ZT_SSH_MAX_FILES];
     const bool changed = cause == ZT_SSH_KEY_CHANGED;
     const char *named = changed ? word_after(said, "\nHost key for ", " \r\n", &arena)
                                 : word_after(said, "host key is known for ", " \r\n", &arena);
     const char *shown = word_after(said, "key sent by the remote host is", ".", &arena);
-    const bool jump = is_jump(t, named);
-    struct zt_key_doubt doubt = {.trust.kind = kind_of[cause], .paths = paths};
-    zt_ssh_put_reach(t, &reach);
-    doubt.reach = jump ? jump_reach(t->config->proxy_jump, &arena) : reach.buf;
-    doubt.known_as = named[0] ? named : jump ? t->config->proxy_jump : t->host;
+    const struct zt_ssh_jump *jump = find_jump(t->config, named);
+    const struct zt_ssh_config *c = jump ? jump->config : t->config;
+    struct zt_key_doubt doubt = {.trust.kind = kind_of[cause], .places = places};
+    if (jump)
+        put_jump_reach(t->config, jump, &reach);
+    else
+        zt_ssh_put_reach(t, &reach);
+    doubt.reach = reach.buf;
+    doubt.known_as = named[0] ? named : jump ? jump->host : t->host;
+    if (!named[0] && !jump && t->config && t->config->n_jumps) /* the client of the client asks */
+        doubt.known_as = zt_arena_printf(&arena, "%s or a host of its ProxyJump %s", t->host,
+                                         t->config->proxy_jump);
     shown += strspn(shown, "\r\n");
     if (changed && shown[0])
         doubt.shown = shown;
     if (changed)
         find_offending(said, &arena, &doubt.trust);
-    if (changed && t->config && !jump)
-        find_files(t->config, doubt.known_as, paths, &doubt.n_paths);
-    else if (doubt.trust.path)
-        paths[doubt.n_paths++] = doubt.trust.path;
+    if (changed && c) {
+        find_files(c->user_known_hosts.v, c->user_known_hosts.n, doubt.known_as, places,
+                   &doubt.n_places);
+        find_files(c->global_known_hosts.v, c->global_known_hosts.n, doubt.known_as, places,
+                   &doubt.n_places);
+    }
+    if (!doubt.n_places && doubt.trust.path) /* of another name, or not for us to read */
+        places[doubt.n_places++] =
+            (struct zt_known_place){.path = doubt.trust.path, .by_name = true};
     zt_key_doubt_put(&doubt, out);
     zt_str_release(&reach);
     zt_arena_release(&arena);
@@ -296,6 +333,9 @@ void zt_ssh_explain(const struct zt_ssh_target *t, const struct zt_ssh_end *end,
     case ZT_SSH_BROKEN:
         zt_str_puts(out,
                     end->text[0] ? end->text : "the connection broke, or the agent was killed");
+        return;
+    case ZT_SSH_NO_PROXY:
+        zt_str_printf(out, "its ProxyCommand cannot be run: %s", end->text);
         return;
     case ZT_SSH_KEY_UNKNOWN:
     case ZT_SSH_KEY_CHANGED:

@@ -22,9 +22,11 @@ struct zt_ssh_target {
     const char *program;                /* zerotrain's absolute path on that host */
     const struct zt_ssh_config *config; /* what ssh -G says of it; NULL: not known */
     bool by_client; /* go there by the OpenSSH client; else by libssh2 (ssh2.h), and needs config */
-    struct zt_ssh_keys
-        *keys; /* for libssh2: the keys (ssh_keys.h), the same for all hosts; outlives the
-                  job, so that nobody is asked again in the next; NULL: the job's own */
+    /*
+     * For libssh2: the keys (ssh_keys.h), the same for all hosts; outlives the job, so that nobody is asked again in
+     * the next. NULL: the job's own.
+     */
+    struct zt_ssh_keys *keys;
 };
 
 /*
@@ -54,6 +56,7 @@ enum zt_ssh_cause {
     ZT_SSH_NO_NAME,     /* the name does not resolve */
     ZT_SSH_NO_ANSWER,   /* nobody can be reached there */
     ZT_SSH_DROPPED,     /* the connection was closed before it was asked who we are, for too long */
+    ZT_SSH_NO_PROXY,    /* the ProxyCommand by which it is reached cannot be run */
     ZT_SSH_KEY_UNKNOWN, /* these are the client's; of libssh2 `text` says all */
     ZT_SSH_KEY_CHANGED,
     ZT_SSH_KEY_REVOKED,

@@ -84,6 +84,44 @@ static int take(struct parser *p, const char *key, char *value, struct zt_err *e
     return 0;
 }
 
+/* "[USER@]HOST[:PORT]", where HOST may stand in brackets; an URI is written so too, behind "ssh://". */
+static void parse_jump(struct parser *p, const char *text, size_t len, struct zt_ssh_jump *out)
+{
+    static const char uri[] = "ssh://";
+    int64_t port;
+    char *host = zt_arena_printf(p->arena, "%.*s", (int)len, text);
+    if (strncmp(host, uri, sizeof uri - 1) == 0)
+        host += sizeof uri - 1;
+    char *at = strrchr(host, '@'), *colon = strrchr(host, ':');
+    if (colon && !strchr(colon, ']') && zt_parse_i64(colon + 1, &port)) {
+        out->port = (int)port;
+        *colon = '\0';
+    }
+    if (at) {
+        *at = '\0';
+        out->user = host;
+        host = at + 1;
+    }
+    const size_t n = strlen(host);
+    if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
+        host[n - 1] = '\0';
+        host++;
+    }
+    out->host = host;
+}
+
+static void parse_jumps(struct parser *p)
+{
+    struct zt_ssh_config *c = p->c;
+    for (const char *at = c->proxy_jump; at && *at && c->n_jumps < ZT_SSH_MAX_JUMPS;) {
+        const size_t len = strcspn(at, ",");
+        struct zt_ssh_jump *jump = &c->jumps[c->n_jumps++];
+        jump->before = at > c->proxy_jump ? (size_t)(at - c->proxy_jump) - 1 : 0;
+        parse_jump(p, at, len, jump);
+        at += len + (at[len] == ',');
+    }
+}
+
 int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct zt_arena *arena,
                         struct zt_ssh_config *out, struct zt_err *err)
 {
@@ -105,6 +143,7 @@ int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct z
     }
     if (!rc && (!out->hostname || !out->user || !out->port))
         rc = zt_err_set(err, ZT_EPROTO, "ssh -G did not tell hostname, user and port");
+    parse_jumps(&ps);
     return rc;
 }
 
@@ -132,8 +171,8 @@ bool zt_ssh_needs_client(const struct zt_ssh_config *c, struct zt_str *why)
 
 /* ---- ssh -G ---- */
 
-int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_arena *arena,
-                       struct zt_ssh_config *out, struct zt_err *err)
+static int ask(const char *host, const char *user, int port, struct zt_arena *arena,
+               struct zt_ssh_config *out, struct zt_err *err)
 {
     const char *argv[10] = {"ssh", "-G", "-T"}; /* -T: no word about terminals */
     char number[16];
@@ -164,5 +203,30 @@ int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_a
     if (rc == 0)
         rc = zt_ssh_config_parse(zt_str_get(&text), text.len, getenv("HOME"), arena, out, err);
     zt_str_release(&text);
+    return rc;
+}
+
+/* A jump host of which ssh says nothing is what it is called. `depth`: how often jump hosts have had their own. */
+static void ask_jumps(struct zt_ssh_config *c, struct zt_arena *arena, int depth)
+{
+    enum { MOST_DEPTH = 4 };
+    for (int i = 0; i < c->n_jumps && depth < MOST_DEPTH; i++) {
+        struct zt_ssh_jump *jump = &c->jumps[i];
+        struct zt_ssh_config *own = zt_arena_alloc(arena, 1, sizeof *own);
+        struct zt_err ignored;
+        if (ask(jump->host, jump->user, jump->port, arena, own, &ignored))
+            continue;
+        jump->config = own;
+        if (i == 0) /* the others are reached by it, whatever they have configured */
+            ask_jumps(own, arena, depth + 1);
+    }
+}
+
+int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_arena *arena,
+                       struct zt_ssh_config *out, struct zt_err *err)
+{
+    int rc = ask(host, user, port, arena, out, err);
+    if (!rc)
+        ask_jumps(out, arena, 0);
     return rc;
 }

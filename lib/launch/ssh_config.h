@@ -16,12 +16,26 @@ struct zt_ssh_files {
     int n;
 };
 
+struct zt_ssh_config;
+
+/* A host of a ProxyJump. */
+struct zt_ssh_jump {
+    const char *user, *host; /* user NULL and port 0: as the configuration says */
+    int port;
+    size_t before; /* so much of proxy_jump says by which others it is reached */
+    const struct zt_ssh_config *config; /* NULL: not known */
+};
+
+enum { ZT_SSH_MAX_JUMPS = 8 };
+
 /* NULL and 0 where ssh has nothing to say, and where it says "none". */
 struct zt_ssh_config {
     const char *hostname, *user;
     int port;
     const char *host_key_alias; /* the name that known_hosts knows it by, else hostname */
     const char *proxy_jump, *proxy_command;
+    struct zt_ssh_jump jumps[ZT_SSH_MAX_JUMPS]; /* of proxy_jump, in its order */
+    int n_jumps;
     const char *client_only;    /* a setting that only the client carries out, or NULL */
     const char *address_family; /* "any", "inet", "inet6" */
     const char *ciphers, *macs, *kex_algorithms; /* that may be used, by commas, best first */
@@ -39,7 +53,7 @@ struct zt_ssh_config {
 int zt_ssh_config_parse(const char *text, size_t len, const char *home, struct zt_arena *arena,
                         struct zt_ssh_config *out, struct zt_err *err) ZT_MUST_CHECK;
 
-/* Runs ssh -G and parses it. user NULL and port 0: as the configuration says. Blocks for some ms. */
+/* Runs ssh -G, also for its jump hosts, and parses it. user NULL and port 0: as the configuration says. Blocks for some ms. */
 int zt_ssh_config_read(const char *host, const char *user, int port, struct zt_arena *arena,
                        struct zt_ssh_config *out, struct zt_err *err) ZT_MUST_CHECK;
 

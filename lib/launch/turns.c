@@ -35,25 +35,24 @@ void zt_turns_free(struct zt_turns *turns)
     free(turns);
 }
 
-/* The first of "[USER@]HOST[:PORT],...", without its user. */
-static const char *first_jump(const char *jumps, struct zt_arena *arena)
+static const char *door(const char *host, int port, struct zt_arena *arena)
 {
-    const int len = (int)strcspn(jumps, ",");
-    const char *at = memrchr(jumps, '@', (size_t)len);
-    const char *host = at ? at + 1 : jumps;
-    return zt_arena_printf(arena, "jump %.*s", len - (int)(host - jumps), host);
+    enum { SSH_PORT = 22 };
+    return zt_arena_printf(arena, "%s port %d", host, port ? port : SSH_PORT);
 }
 
 static const char *server_name(const struct zt_ssh_target *t, struct zt_arena *arena)
 {
     const struct zt_ssh_config *c = t->config;
     if (!c)
-        return zt_arena_printf(arena, "%s port %d", t->host, t->port);
-    if (c->proxy_jump)
-        return first_jump(c->proxy_jump, arena);
+        return door(t->host, t->port, arena);
+    while (c->n_jumps && c->jumps[0].config)
+        c = c->jumps[0].config;
+    if (c->n_jumps)
+        return door(c->jumps[0].host, c->jumps[0].port, arena);
     if (c->proxy_command)
         return zt_arena_printf(arena, "command %s", c->proxy_command);
-    return zt_arena_printf(arena, "%s port %d", c->hostname, c->port);
+    return door(c->hostname, c->port, arena);
 }
 
 void zt_turn_init(struct zt_turn *p, struct zt_turns *turns, const struct zt_ssh_target *t)

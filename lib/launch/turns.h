@@ -3,7 +3,8 @@
  * host (ssh2.h, openssh.h), which share the places of what both connect to. sshd drops who has not logged in yet
  * when those are too many (MaxStartups, 10), or too many of us did not get in (OpenSSH 9.8: PerSourcePenalties).
  *
- * What is connected to is a host and port; of a host behind a ProxyJump its first jump; with a ProxyCommand all hosts
+ * What is connected to is a host and port; of a host behind a ProxyJump its first jump, which is the same when it
+ * is reached for itself; with a ProxyCommand all hosts
  * of the same command count together.
  */
 #ifndef ZT_LAUNCH_TURNS_H

@@ -169,6 +169,13 @@ Host *"
     accepted "the key at a port is not known" '\[10.199.0.2\]:2222: its host key is not known' --ssh_port=2222
     for f in "$tmp/k1" "$tmp/k2"; do printf '#\n[10.199.0.2]:2222 %s\n' "$other_key" >"$f"; done
     accepted "another key in two files" "ssh-keygen.*$tmp/k1.*ssh-keygen.*$tmp/k2" --ssh_port=2222
+
+    # By a pattern, which other hosts keep; and by its name.
+    echo 'zt2 slots=1' >"$tmp/hosts"
+    config </dev/null
+    sed "s|^zt2,.*|zt2,10.199.0.2 $other_key\nzt?,*.lab $other_key|" "$tmp/known" >"$lab/known_hosts"
+    accepted "another key than a pattern has" "sed -i .*ssh-keygen -R"
+    ssh-keygen -F zt9 -f "$lab/known_hosts" >"$tmp/found" || fail "another key than a pattern has ($launcher)" "zt9 has none any more"
 done
 # A jump host, which the client of the client looks at.
 launcher=ssh
@@ -180,6 +187,29 @@ Host zt3
 Host *"
     grep -v zt1 "$tmp/known" >"$lab/known_hosts"
     accepted "the key of a jump host is not known, $strict" 'zt1: its host key is not known.* zt1 true`'
+    config <<<"StrictHostKeyChecking $strict
+Host zt3
+  ProxyJump root@[10.199.0.1]:22,zt2
+Host 10.199.0.1
+  HostKeyAlias zt1
+Host *"
+    first='zt1: its host key is not known.*ask -p 22 root@10.199.0.1 true`'
+    second="zt2: its host key is not known.*ask -J 'root@\[10.199.0.1\]:22' zt2 true\`"
+    [ $strict = yes ] || first='zt3 or a host of its ProxyJump root@\[10.199.0.1\]:22,zt2: .* zt3 true`' second=$first # it does not say which
+    grep -v zt1 "$tmp/known" >"$lab/known_hosts"
+    accepted "the key of the first of two jump hosts is not known, $strict" "$first"
+    grep -v zt2 "$tmp/known" >"$lab/known_hosts"
+    accepted "the key of the second jump host is not known, $strict" "$second"
+done
+
+# What is not there does not come by waiting.
+cp "$tmp/known" "$lab/known_hosts"
+for command in /nosuch/corkscrew corkscrew-of-nobody /etc/passwd; do
+    config <<<"Host zt3
+  ProxyCommand $command %h %p
+Host *"
+    go
+    within 5 "a ProxyCommand that cannot be run: $command" 1 "zt3 did not answer: its ProxyCommand cannot be run: .*$command"
 done
 
 exit $failed

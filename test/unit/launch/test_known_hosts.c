@@ -236,6 +236,43 @@ TEST(messages_show_the_fingerprint_and_what_to_do)
     teardown(&r);
 }
 
+/* The command for a changed key, as it stands, takes it away from this host, and from no other. */
+TEST(the_command_for_a_changed_key_leaves_other_hosts)
+{
+    struct rig r;
+    struct zt_trust t;
+    struct zt_str text = {0};
+    struct zt_err err = {0};
+    char path[128], command[1000];
+    RIG(&r);
+    CHECK(run("cut -d' ' -f1,2 %s/k1.pub >%s/key && cd %s && { sed 's/^/# x\\n*.lab,[*]:7 /' key; "
+              "sed "
+              "'s/^/ a.lab,b.lab /' key; sed 's/^/c.lab,?.lab\t/' key; } >kh",
+              r.dir) == 0);
+    snprintf(path, sizeof path, "%s/kh", r.dir);
+    CHECK_OK(zt_read_file(path, 4096, &text, &err), err);
+    struct zt_known_hosts f = {path, text.buf, text.len};
+    CHECK_OK(zt_known_hosts_check(&f, 1, "a.lab", 22, r.key[0], &t, &err), err);
+    CHECK_INT(t.kind, ZT_TRUST_CHANGED);
+    CHECK_INT(zt_trust_require(&t, &f, 1, "a.lab", 22, "a.lab", r.key[0], &err), ZT_EINPUT);
+    const char *begin = strstr(err.msg, "`sed -i");
+    CHECK(begin && strstr(begin, " && ssh-keygen -R 'a.lab' -f '"));
+    snprintf(command, sizeof command, "(%.*s) >/dev/null 2>&1",
+             (int)(strstr(begin, " && ssh -o") - begin) - 1, begin + 1);
+    CHECK(run(command, "") == 0);
+    zt_str_reset(&text);
+    CHECK_OK(zt_read_file(path, 4096, &text, &err), err);
+    f = (struct zt_known_hosts){path, text.buf, text.len};
+    CHECK_OK(zt_known_hosts_check(&f, 1, "a.lab", 22, r.key[0], &t, &err), err);
+    CHECK_INT(t.kind, ZT_TRUST_UNKNOWN);
+    CHECK_OK(zt_known_hosts_check(&f, 1, "c.lab", 22, r.key[1], &t, &err), err);
+    CHECK_INT(t.kind, ZT_TRUST_KNOWN);
+    CHECK_OK(zt_known_hosts_check(&f, 1, "a.lab", 7, r.key[1], &t, &err), err);
+    CHECK_INT(t.kind, ZT_TRUST_KNOWN);
+    zt_str_release(&text);
+    teardown(&r);
+}
+
 TEST(types_of_known_keys)
 {
     static const char text[] =

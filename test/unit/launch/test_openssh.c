@@ -98,6 +98,22 @@ TEST(the_end_of_the_client_is_explained)
          false,
          "channel 0: open failed: connect failed: No route to host; is the host up, and does sshd "
          "listen there?"},
+        {255,
+         "sh: 1: exec: corkscrew: not found\r\nkex_exchange_identification: Connection closed by "
+         "remote host\r\nConnection closed by UNKNOWN port 65535\r\n",
+         false, "its ProxyCommand cannot be run: sh: 1: exec: corkscrew: not found"},
+        {255,
+         "sh: line 1: exec: /etc/passwd: cannot execute: Permission denied\r\nConnection closed by "
+         "UNKNOWN port 65535\r\n",
+         false,
+         "its ProxyCommand cannot be run: sh: line 1: exec: /etc/passwd: cannot execute: "
+         "Permission denied"},
+        {255,
+         "Load key \"/k\": Permission denied\r\nkex_exchange_identification: Connection reset by "
+         "peer\r\nConnection reset by 10.0.0.1 port 22\r\n",
+         false,
+         "Connection reset by 10.0.0.1 port 22; it closes each connection before it greets: does "
+         "its sshd let us in at all, and what are its MaxStartups and PerSourcePenalties?"},
         {255, "", false, "ssh has failed and said nothing"},
         {255, "", true, "the connection broke, or the agent was killed"},
         {255, "Timeout, server node-a not responding.\r\n", true,
@@ -117,6 +133,52 @@ TEST(the_end_of_the_client_is_explained)
         zt_ssh_explain(&node, &end, cases[i].said, cases[i].greeted, &out);
         CHECK_STR(out.buf, cases[i].text);
         zt_str_release(&out);
+    }
+}
+
+/* The client names who showed a key: the way there is that to this one, by the jump hosts before it. */
+TEST(the_key_of_a_jump_host_is_accepted_there)
+{
+    static const struct zt_ssh_config b = {.hostname = "10.0.0.2", .port = 22};
+    static const struct zt_ssh_config c = {
+        .hostname = "10.0.0.3",
+        .port = 22,
+        .proxy_jump = "me@a:24,b",
+        .jumps = {{.user = "me", .host = "a", .port = 24},
+                  {.host = "b", .before = sizeof "me@a:24" - 1, .config = &b}},
+        .n_jumps = 2};
+    static const struct zt_ssh_config one = {.hostname = "10.0.0.3",
+                                             .port = 22,
+                                             .proxy_jump = "[10.0.0.9]:24",
+                                             .jumps = {{.host = "10.0.0.9", .port = 24}},
+                                             .n_jumps = 1};
+    static const struct {
+        const struct zt_ssh_config *config;
+        const char *named, *command;
+    } cases[] = {
+        {&c, "10.0.0.3", "=ask -p 2222 me@node-a true`"},
+        {&c, "[a]:24", "=ask -p 24 me@a true`"},
+        {&c, "10.0.0.2", "=ask -J 'me@a:24' b true`"},
+        {&one, "[10.0.0.9]:24", "=ask -p 24 10.0.0.9 true`"},
+        {&one, "whatever", "=ask -p 24 10.0.0.9 true`"},
+        {&c, "whatever", "=ask -p 2222 me@node-a true`"},
+    };
+    for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
+        struct zt_ssh_target t = node;
+        struct zt_ssh_end end;
+        struct zt_str out = {0}, said = {0};
+        t.config = cases[i].config;
+        zt_str_printf(&said,
+                      "No ED25519 host key is known for %s and you have requested strict "
+                      "checking.\r\nHost key verification failed.\r\n",
+                      cases[i].named);
+        zt_openssh_end(exited(255), said.buf, false, &end);
+        zt_ssh_explain(&t, &end, said.buf, false, &out);
+        if (strncmp(out.buf, cases[i].named, strlen(cases[i].named)) ||
+            !strstr(out.buf, cases[i].command))
+            FAIL("%s", out.buf);
+        zt_str_release(&out);
+        zt_str_release(&said);
     }
 }
 
@@ -166,10 +228,18 @@ TEST(places_are_those_of_what_is_connected_to)
 {
     static const struct zt_ssh_config direct = {.hostname = "10.0.0.1", .user = "me", .port = 22};
     static const struct zt_ssh_config other = {.hostname = "10.0.0.1", .user = "me", .port = 23};
-    static const struct zt_ssh_config near = {
-        .hostname = "10.0.0.2", .user = "me", .port = 22, .proxy_jump = "door:24"};
+    static const struct zt_ssh_config door = {.hostname = "10.0.0.9", .user = "me", .port = 24};
+    static const struct zt_ssh_config near = {.hostname = "10.0.0.2",
+                                              .user = "me",
+                                              .port = 22,
+                                              .jumps = {{.host = "door", .config = &door}},
+                                              .n_jumps = 1};
     static const struct zt_ssh_config far = {
-        .hostname = "10.0.0.3", .user = "me", .port = 22, .proxy_jump = "me@door:24,next"};
+        .hostname = "10.0.0.3",
+        .user = "me",
+        .port = 22,
+        .jumps = {{.user = "me", .host = "10.0.0.9", .port = 24}, {.host = "next"}},
+        .n_jumps = 2};
     static const struct zt_ssh_config *const pairs[][2] = {
         {&direct, &other}, {&direct, &near}, {&direct, NULL}};
     enum { N = ZT_TURNS_OF_SERVER };
@@ -186,7 +256,8 @@ TEST(places_are_those_of_what_is_connected_to)
     struct zt_turns *turns = zt_turns_create(N + 1);
     struct zt_turn turn[N + 1];
     for (int k = 0; k <= N; k++) {
-        const struct zt_ssh_target t = {.host = "a", .config = k % 2 ? &near : &far};
+        const struct zt_ssh_config *const same[] = {&near, &far, &door};
+        const struct zt_ssh_target t = {.host = "a", .config = same[k % 3]};
         zt_turn_init(&turn[k], turns, &t);
         CHECK(zt_turn_take(&turn[k], 1) == (k < N));
     }

@@ -67,6 +67,34 @@ TEST(hosts_that_need_the_client_say_why)
     }
 }
 
+TEST(jump_hosts_are_taken_apart)
+{
+    static const struct {
+        const char *user, *host;
+        int port;
+        const char *before;
+    } want[] = {{"me", "a", 24, ""},
+                {NULL, "b", 0, "me@a:24"},
+                {"x@y", "fd00::1", 0, "me@a:24,b"},
+                {NULL, "10.0.0.1", 22, "me@a:24,b,x@y@[fd00::1]"},
+                {"u", "c", 23, "me@a:24,b,x@y@[fd00::1],[10.0.0.1]:22"}};
+    struct zt_ssh_config c;
+    struct zt_arena arena = {0};
+    struct zt_err err;
+    CHECK_OK(parse(BASE "proxyjump me@a:24,b,x@y@[fd00::1],[10.0.0.1]:22,ssh://u@c:23\n", &arena,
+                   &c, &err),
+             err);
+    CHECK_INT(c.n_jumps, ZT_ARRAY_LEN(want));
+    for (int i = 0; i < c.n_jumps; i++) {
+        CHECK_STR(c.jumps[i].user ? c.jumps[i].user : "", want[i].user ? want[i].user : "");
+        CHECK_STR(c.jumps[i].host, want[i].host);
+        CHECK_INT(c.jumps[i].port, want[i].port);
+        CHECK(c.jumps[i].before == strlen(want[i].before) &&
+              strncmp(c.proxy_jump, want[i].before, c.jumps[i].before) == 0);
+    }
+    zt_arena_release(&arena);
+}
+
 TEST(other_text_is_refused)
 {
     static const char *const bad[] = {"",
