@@ -315,10 +315,15 @@ static bool shape_given(const struct zt_load *ld)
 
 static void note_dropout(struct zt_load *ld)
 {
-    if (ld->config && !zt_load_given(ld, "model.resid_pdrop") &&
-        strcmp(ld->settings->r.model.model_type, "gpt2") == 0)
+    static const char *const keys[] = {"model.embd_pdrop", "model.resid_pdrop", "model.attn_pdrop"};
+    const char *left_out = "";
+    for (size_t i = 0; i < ZT_ARRAY_LEN(keys); i++)
+        if (!zt_load_given(ld, keys[i]))
+            left_out = zt_arena_printf(ld->arena, "%s%s%s", left_out, left_out[0] ? ", " : "",
+                                       strchr(keys[i], '.') + 1);
+    if (ld->config && left_out[0] && strcmp(ld->settings->r.model.model_type, "gpt2") == 0)
         zt_diag_add(&ld->notes, ZT_DIAG_WRONG, (struct zt_pos){ld->config, 0, 0},
-                    "does not say resid_pdrop: taken as 0, where transformers takes 0.1");
+                    "does not say %s: taken as 0, where transformers takes 0.1", left_out);
 }
 
 /* No sequence may be so long that a sliding window would cut it. */

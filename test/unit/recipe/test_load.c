@@ -1,5 +1,7 @@
 #include "recipe_test.h"
 
+#include <unistd.h>
+
 #include "base/io.h"
 
 /* Case B02: flat keys of the file -> where a recipe says them. */
@@ -531,6 +533,24 @@ TEST(recipe_config_json)
     CHECK_INT(r->n_notes, 1);
     CHECK_STR(value_of(r, "model.n_embd", true), "test/cases/recipe/gpt2/config.json:12:13");
     zt_recipe_free(r);
+}
+
+/* transformers drops a tenth where a config.json of gpt2 says nothing. */
+TEST(recipe_config_json_without_dropout)
+{
+    static const char config[] = "{\"model_type\": \"gpt2\", \"resid_pdrop\": 0.1}";
+    char path[] = "/tmp/zt-config-XXXXXX", text[256];
+    const int fd = mkstemp(path);
+    CHECK(fd >= 0 && write(fd, config, sizeof config - 1) == sizeof config - 1);
+    close(fd);
+    snprintf(text, sizeof text, BATCH "model: {config: %s}\ndata: {train: x.txt}\n", path);
+    struct zt_recipe *r = load_text(text, 1);
+    CHECK_LOADED(r);
+    CHECK(has_note(r, "does not say embd_pdrop, attn_pdrop: taken as 0, where transformers takes "
+                      "0.1"));
+    CHECK_INT(r->n_notes, 1);
+    zt_recipe_free(r);
+    unlink(path);
 }
 
 TEST(recipe_config_json_of_the_fixtures)
