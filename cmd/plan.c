@@ -33,7 +33,8 @@ static int build(struct planning *pl, const struct cmd_options *o, struct zt_err
             cfg.offload_param = ZT_OFFLOAD_NONE;
         if (o->profile)
             cfg.profile = zt_profile_find(o->profile);
-        rc = zt_plan_build(pl->model, &cfg, o->rank, &pl->stages[s], err);
+        rc = o->schedule ? zt_plan_build(pl->model, &cfg, o->rank, &pl->stages[s], err)
+                         : zt_plan_build_folded(pl->model, &cfg, o->rank, &pl->stages[s], err);
     }
     return rc;
 }

@@ -76,11 +76,12 @@ bool zt_fold(struct zt_plan *p, const int begin[3], int period, int n_repeats)
     return alike;
 }
 
-/* ---- the whole program ---- */
+/* ---- more of the program, or all ---- */
 
 struct unfolding {
     struct zt_plan *p;
     const struct zt_fold *fold;
+    int n; /* micro-batches to list, or pairs of them: of those left out the first */
     const struct zt_program *from;
     struct zt_program *to;
     int *tail; /* (fold->n_bufs) last buffers of chains: the first that continues it; else -1 */
@@ -115,7 +116,7 @@ static void set_micro_batch(struct zt_plan *p, int b, int mb)
     p->bufs[b].mb = mb;
 }
 
-/* Make the buffers of the micro-batches that are left out. */
+/* Make the buffers of the micro-batches that are to be listed. */
 static void continue_chains(struct unfolding *u)
 {
     const struct zt_fold *f = u->fold;
@@ -128,8 +129,8 @@ static void continue_chains(struct unfolding *u)
                  f->period; /* what the last one uses was listed as the last one's */
         set_micro_batch(p, b, mb);
         u->tail[b] = p->n_bufs;
-        ZT_GROW(p->bufs, p->n_bufs + f->n_repeats, p->bufs_cap);
-        for (int r = 0; r < f->n_repeats; r++) {
+        ZT_GROW(p->bufs, p->n_bufs + u->n, p->bufs_cap);
+        for (int r = 0; r < u->n; r++) {
             p->bufs[p->n_bufs] = p->bufs[b];
             set_micro_batch(p, p->n_bufs++, mb += f->period);
         }
@@ -171,8 +172,11 @@ static void copy_op(const struct unfolding *u, int i, int n)
     u->to->ops[u->to->n_ops++] = op;
 }
 
-static void make_room(struct zt_program *to, const struct zt_program *from, const struct zt_fold *f)
+static void make_room(const struct unfolding *u)
 {
+    const struct zt_fold *f = u->fold;
+    const struct zt_program *from = u->from;
+    struct zt_program *to = u->to;
     size_t n_accesses = 0;
     for (int i = f->begin; i < f->end; i++)
         n_accesses += (size_t)from->ops[i].n_accesses;
@@ -182,40 +186,91 @@ static void make_room(struct zt_program *to, const struct zt_program *from, cons
     to->time_unlimited_s = from->time_unlimited_s;
     to->busiest_s = from->busiest_s;
     to->critical_path_s = from->critical_path_s;
-    to->ops_cap = (size_t)from->n_ops + (size_t)f->n_repeats * (size_t)(f->end - f->begin);
-    to->accesses_cap = (size_t)from->n_accesses + (size_t)f->n_repeats * n_accesses;
+    to->ops_cap = (size_t)from->n_ops + (size_t)u->n * (size_t)(f->end - f->begin);
+    to->accesses_cap = (size_t)from->n_accesses + (size_t)u->n * n_accesses;
     to->ops = zt_xcalloc(to->ops_cap, sizeof *to->ops);
     to->accesses = zt_xcalloc(to->accesses_cap, sizeof *to->accesses);
 }
 
-void zt_plan_unfold(struct zt_plan *p)
+/* The chains with the buffers that are new, and the last rows listed as those that stand for what is left. */
+static void fold_what_is_left(const struct unfolding *u)
+{
+    const struct zt_fold *f = u->fold;
+    struct zt_plan *p = u->p;
+    const int len = f->end - f->begin;
+    if (f->n_repeats == u->n) {
+        p->fold = ZT_NO_FOLD;
+        return;
+    }
+    int *next = zt_arena_alloc(&p->arena, (size_t)p->n_bufs, sizeof *next);
+    int *prev = zt_arena_alloc(&p->arena, (size_t)p->n_bufs, sizeof *prev);
+    for (int b = 0; b < p->n_bufs; b++) {
+        next[b] = b < f->n_bufs ? f->next[b] : -1;
+        prev[b] = b < f->n_bufs ? f->prev[b] : -1;
+    }
+    for (int b = 0; b < f->n_bufs; b++) {
+        for (int r = 0, last = b; u->tail[b] >= 0 && r < u->n; r++) {
+            next[last] = u->tail[b] + r;
+            prev[u->tail[b] + r] = last;
+            last = u->tail[b] + r;
+        }
+    }
+    const int end = f->end + u->n * len;
+    p->fold = (struct zt_fold){.n_repeats = f->n_repeats - u->n,
+                               .period = f->period,
+                               .before = end - 2 * len,
+                               .begin = end - len,
+                               .end = end,
+                               .n_bufs = p->n_bufs,
+                               .next = next,
+                               .prev = prev};
+}
+
+void zt_plan_unroll(struct zt_plan *p, int n)
 {
     const struct zt_fold f = p->fold;
     struct zt_program *train = &p->programs[ZT_PROG_TRAIN], to;
     struct zt_ledger *l = &p->ledger;
-    if (f.n_repeats == 0)
+    n = ZT_MIN(n, f.n_repeats);
+    if (n == 0)
         return;
-    struct unfolding u = {.p = p, .fold = &f, .from = train, .to = &to};
+    struct unfolding u = {.p = p, .fold = &f, .n = n, .from = train, .to = &to};
     u.tail = zt_xcalloc((size_t)f.n_bufs, sizeof *u.tail);
-    make_room(&to, train, &f);
+    make_room(&u);
     continue_chains(&u);
     for (int b = 0; b < p->n_bufs; b++)
         if (zt_is_transient(&p->bufs[b], ZT_PROG_TRAIN))
             p->bufs[b].first = p->bufs[b].last = -1;
     for (int i = 0; i < f.end; i++)
         copy_op(&u, i, 0);
-    for (int r = 1; r <= f.n_repeats; r++)
+    for (int r = 1; r <= n; r++)
         for (int i = f.begin; i < f.end; i++)
             copy_op(&u, i, r);
     for (int i = f.end; i < train->n_ops; i++)
-        copy_op(&u, i, f.n_repeats);
+        copy_op(&u, i, n);
     if (l->fullest_program == ZT_PROG_TRAIN && l->fullest_op >= f.end)
-        l->fullest_op += f.n_repeats * (f.end - f.begin);
+        l->fullest_op += n * (f.end - f.begin);
+    fold_what_is_left(&u);
     free(u.tail);
     free(train->ops);
     free(train->accesses);
     free(train->waits);
     *train = to;
-    p->fold = (struct zt_fold){0};
     zt_derive_waits(p, ZT_PROG_TRAIN);
+}
+
+/* ---- what a folded program says of the whole ---- */
+
+int zt_plan_row(const struct zt_plan *p, enum zt_program_kind k, int op)
+{
+    const struct zt_fold *f = &p->fold;
+    return k == ZT_PROG_TRAIN && op >= f->end ? op + f->n_repeats * (f->end - f->begin) : op;
+}
+
+int zt_plan_n_waits(const struct zt_plan *p, enum zt_program_kind k)
+{
+    int n = 0;
+    for (int i = 0; i < p->programs[k].n_ops; i++)
+        n += zt_fold_times(p, k, i) * p->programs[k].ops[i].n_waits;
+    return n;
 }

@@ -49,6 +49,9 @@ static inline bool zt_fold_is_first(const struct zt_fold *f, int buf)
     return f->n_repeats == 0 || buf >= f->n_bufs || f->prev[buf] < 0;
 }
 
+/* Repetitions listed to let waits settle: the last two are then alike, and prove all that is left out. */
+enum { ZT_FOLD_SETTLED = 3 };
+
 /* How often a row runs in a step. */
 static inline int zt_fold_times(const struct zt_plan *p, enum zt_program_kind k, int op)
 {

@@ -17,6 +17,7 @@
  *   pack.c      offsets
  *   hazard.c    waits, pruned with vector clocks
  *   verify.c    proof by happens-before and provenance; written apart from hazard.c
+ *   verify_fold.c  that micro-batches which are not listed are proven, too
  *   verify_ranks.c  the same across ranks
  *   simulate.c  list simulator: step time, stream use, critical path
  *   profile.c   rates of the simulator
@@ -178,6 +179,13 @@ int zt_plan_build(const struct zt_model *model, const struct zt_plan_config *cfg
 void zt_plan_free(struct zt_plan *p);
 
 /*
+ * The same plan for those who never run it: proven as whole, but its train program stays folded where micro-batches
+ * are many, so that time and memory do not grow with them. plan->fold says what is not listed.
+ */
+int zt_plan_build_folded(const struct zt_model *model, const struct zt_plan_config *cfg, int rank,
+                         struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
+
+/*
  * PARTIAL and LOSS lie in the norm record, zt_norm_record_bytes(n_partials, accum): the partial of a
  * unit is double zt_unit.partial, the loss sum of micro-batch m double n_partials + m. PARTIALS_ALL
  * holds one record per rank of the data group, in its order.
@@ -224,8 +232,19 @@ int zt_plan_outline(const struct zt_model *model, const struct zt_plan_config *c
                     struct zt_plan **out, struct zt_err *err) ZT_MUST_CHECK;
 void zt_plan_arrange(struct zt_plan *p);
 
-/* An arranged plan's train program made whole, with its waits; without effect where nothing is folded. */
-void zt_plan_unfold(struct zt_plan *p);
+/*
+ * List n more repetitions of an arranged plan that is folded, or as many as it has, and derive the waits of
+ * what is listed then. With all of them the train program is whole.
+ */
+void zt_plan_unroll(struct zt_plan *p, int n);
+
+/* What a folded program says of the whole: the number there of a row listed, and how many waits there are. */
+int zt_plan_row(const struct zt_plan *p, enum zt_program_kind k, int op);
+int zt_plan_n_waits(const struct zt_plan *p, enum zt_program_kind k);
+static inline int zt_plan_n_rows(const struct zt_plan *p, enum zt_program_kind k)
+{
+    return zt_plan_row(p, k, p->programs[k].n_ops);
+}
 
 /*
  * Offsets of the persistent buffers, one after the other from 0 in each arena; their ends in base.
@@ -311,7 +330,8 @@ void zt_schedule_program(struct zt_plan *p, enum zt_program_kind k, int backlog,
  * not alias; everything lies where it may (buffers inside ledger.peak, set before). Programs share
  * only persistent buffers (the engine drains all streams between two programs), and of those read
  * nothing that neither INIT nor they themselves have written. ZT_EVERIFY names the ops, streams and
- * buffers.
+ * buffers. Of a folded program what is listed is proven and that every repetition left out is as
+ * safe (verify_fold.c); where that does not follow, ZT_EVERIFY: then it must be whole to be proven.
  */
 int zt_verify(const struct zt_plan *p, struct zt_err *err) ZT_MUST_CHECK;
 int zt_verify_program(const struct zt_plan *p, enum zt_program_kind k,

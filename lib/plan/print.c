@@ -1,5 +1,7 @@
 #include "plan/print.h"
 
+#include "plan/passes.h"
+
 /* ---- state table ---- */
 
 void zt_print_state_table(double n_params, int n_ranks, struct zt_str *out)
@@ -121,7 +123,8 @@ static void print_fullest(struct table *t)
     print_label(t, "fullest at row");
     for (int i = 0; i < t->n; i++)
         zt_str_printf(t->out, "%11s %6d", zt_program_name(t->plans[i]->ledger.fullest_program),
-                      t->plans[i]->ledger.fullest_op);
+                      zt_plan_row(t->plans[i], t->plans[i]->ledger.fullest_program,
+                                  t->plans[i]->ledger.fullest_op));
     zt_str_puts(t->out, "\n");
     print_label(t, "");
     for (int i = 0; i < t->n; i++)
@@ -337,7 +340,7 @@ static double again_percent(const struct zt_plan *p)
     double again = 0;
     for (int i = 0; i < train->n_ops; i++)
         if (train->ops[i].kind == ZT_OP_RECOMPUTE)
-            again += train->ops[i].cost;
+            again += train->ops[i].cost * zt_fold_times(p, ZT_PROG_TRAIN, i);
     return 100 * again / (p->ledger.flops - again);
 }
 
@@ -368,12 +371,12 @@ static double backlog(const struct zt_plan *p)
 
 static double n_rows(const struct zt_plan *p)
 {
-    return p->programs[ZT_PROG_TRAIN].n_ops;
+    return zt_plan_n_rows(p, ZT_PROG_TRAIN);
 }
 
 static double n_waits(const struct zt_plan *p)
 {
-    return p->programs[ZT_PROG_TRAIN].n_waits;
+    return zt_plan_n_waits(p, ZT_PROG_TRAIN);
 }
 
 static void print_work(struct table *t)

@@ -35,7 +35,8 @@ static json_t *ledger_json(const struct zt_plan *p)
     json_object_set_new(o, "device_bytes", categories(l->device));
     json_object_set_new(o, "host_bytes", categories(l->host));
     json_object_set_new(o, "fullest_program", json_string(zt_program_name(l->fullest_program)));
-    json_object_set_new(o, "fullest_op", json_integer(l->fullest_op));
+    json_object_set_new(o, "fullest_op",
+                        json_integer(zt_plan_row(p, l->fullest_program, l->fullest_op)));
     json_object_set_new(o, "formula_bytes", json_real(l->formula_bytes));
     json_object_set_new(o, "sent_bytes", sent);
     json_object_set_new(o, "flops", json_real(l->flops));
@@ -83,11 +84,11 @@ static json_t *op_json(const struct zt_plan *p, const struct zt_program *g, cons
 
 static json_t *program_json(const struct zt_plan *p, const struct zt_program *g, bool schedule)
 {
-    json_t *o =
-        json_pack("{s:s, s:b, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "name", zt_program_name(g->kind),
-                  "repeats", (int)g->repeats, "rows", g->n_ops, "waits", g->n_waits, "backlog",
-                  g->backlog, "time_s", g->time_s, "time_unlimited_s", g->time_unlimited_s,
-                  "busiest_s", g->busiest_s, "critical_path_s", g->critical_path_s);
+    json_t *o = json_pack(
+        "{s:s, s:b, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "name", zt_program_name(g->kind),
+        "repeats", (int)g->repeats, "rows", zt_plan_n_rows(p, g->kind), "waits",
+        zt_plan_n_waits(p, g->kind), "backlog", g->backlog, "time_s", g->time_s, "time_unlimited_s",
+        g->time_unlimited_s, "busiest_s", g->busiest_s, "critical_path_s", g->critical_path_s);
     if (!schedule)
         return o;
     json_t *list = json_array();

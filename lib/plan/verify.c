@@ -1,7 +1,6 @@
-#include "plan/plan.h"
+#include "plan/verify_internal.h"
 
 #include "base/err.h"
-#include "plan/passes.h"
 
 /*
  * The verifier. It takes the list order as the meaning of the program and proves that the streams
@@ -12,44 +11,6 @@
  * was written as that buffer's in the same run, by an op that is not skipped, which happens-before
  * alone does not show.
  */
-
-struct vclock {
-    int done[ZT_N_STREAMS]; /* ops of each stream known to have ended, over all runs */
-};
-
-/* Bytes [at, next cell's at) of one arena. */
-struct cell {
-    uint64_t at;
-    int last_touch[ZT_N_STREAMS]; /* position + 1 over all runs; 0: none */
-    int last_write[ZT_N_STREAMS];
-    int owner;     /* buffer whose bytes these are: the last one written here; -1: none */
-    int owner_run; /* the run that wrote it */
-    int owner_op;
-};
-
-struct verifier_cells {
-    int n[ZT_N_ARENAS];
-    struct cell *cells[ZT_N_ARENAS];
-};
-
-/* An op, counted over all runs, and the stream of an op that it needs and does not wait for. */
-struct race {
-    int op, stream;
-};
-
-struct zt_verifier {
-    const struct zt_plan *p;
-    enum zt_program_kind k;
-    const struct zt_program *prog;
-    int n_runs;
-    int *pos; /* (n_ops) position on its stream */
-    int stream_len[ZT_N_STREAMS];
-    int *wait_owner;         /* (n_waits) op that has the wait */
-    struct vclock *required; /* (n_runs * n_ops) */
-    struct vclock *end;      /* with all waits */
-    struct vclock *changed;  /* with one left out */
-    struct race race;        /* the first, with all waits; op -1: none */
-};
 
 const char *zt_op_text(const struct zt_plan *p, enum zt_program_kind k, int op, char *buf,
                        size_t buf_bytes)
@@ -73,21 +34,30 @@ static int by_u64(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every arena cut where an access of the program begins or ends. */
-static void cells_init(struct verifier_cells *c, const struct zt_plan *p,
-                       const struct zt_program *prog)
+/* Where the accesses of an op to an arena begin and end; returns how many that are. */
+static int ends_of(const struct zt_verifier *v, int i, enum zt_arena_id arena, uint64_t *out)
 {
-    uint64_t *ends = zt_xcalloc((size_t)prog->n_accesses * 2, sizeof *ends);
+    const struct zt_access *a = zt_op_accesses(v->prog, i);
+    int n = 0;
+    for (int j = 0; j < v->prog->ops[i].n_accesses; j++) {
+        const struct zt_buf *b = &v->p->bufs[a[j].buf];
+        if (b->arena != arena)
+            continue;
+        const struct zt_extent x = zt_verify_reach(v->p, v->k, i, j);
+        out[n++] = b->offset + x.begin;
+        out[n++] = b->offset + x.end;
+    }
+    return n;
+}
+
+/* Every arena cut where an access of the program begins or ends. */
+static void cells_init(struct verifier_cells *c, const struct zt_verifier *v)
+{
+    uint64_t *ends = zt_xcalloc((size_t)v->prog->n_accesses * 2, sizeof *ends);
     for (int arena = 0; arena < ZT_N_ARENAS; arena++) {
         int n = 0;
-        for (int i = 0; i < prog->n_accesses; i++) {
-            const struct zt_access *a = &prog->accesses[i];
-            const struct zt_buf *b = &p->bufs[a->buf];
-            if (b->arena != (enum zt_arena_id)arena)
-                continue;
-            ends[n++] = b->offset + a->begin;
-            ends[n++] = b->offset + a->end;
-        }
+        for (int i = 0; i < v->prog->n_ops; i++)
+            n += ends_of(v, i, (enum zt_arena_id)arena, ends + n);
         qsort(ends, n, sizeof *ends, by_u64);
         struct cell *cells = zt_xcalloc(n, sizeof *cells);
         int m = 0;
@@ -106,10 +76,15 @@ static void cells_release(struct verifier_cells *c)
         free(c->cells[arena]);
 }
 
-/* The cell that begins at the first byte of an access. There is one at every access's end too. */
-static struct cell *first_cell(const struct verifier_cells *c, enum zt_arena_id arena, uint64_t at)
+/* The cells of an access: from the one that begins at its first byte to the one at its end. */
+static struct cell *first_cell(const struct zt_verifier *v, const struct verifier_cells *c, int i,
+                               int nth, uint64_t *end)
 {
-    struct cell *lo = c->cells[arena], *hi = lo + c->n[arena] - 1;
+    const struct zt_buf *b = &v->p->bufs[zt_op_accesses(v->prog, i)[nth].buf];
+    const struct zt_extent x = zt_verify_reach(v->p, v->k, i, nth);
+    const uint64_t at = b->offset + x.begin;
+    struct cell *lo = c->cells[b->arena], *hi = lo + c->n[b->arena] - 1;
+    *end = b->offset + x.end;
     while (lo < hi) {
         struct cell *mid = lo + (hi - lo) / 2;
         if (mid->at < at)
@@ -162,12 +137,11 @@ static int visit_reads(struct zt_verifier *v, struct verifier_cells *cells, int 
 {
     const struct zt_access *a = zt_op_accesses(v->prog, i);
     for (int j = 0; j < v->prog->ops[i].n_accesses; j++) {
-        const struct zt_buf *b = &v->p->bufs[a[j].buf];
+        uint64_t end;
         if (!(a[j].mode & ZT_READ))
             continue;
-        struct cell *c = first_cell(cells, b->arena, b->offset + a[j].begin);
-        for (; c->at < b->offset + a[j].end; c++) {
-            if (b->program >= 0 && !is_meant(v, run, i, &a[j], c))
+        for (struct cell *c = first_cell(v, cells, i, j, &end); c->at < end; c++) {
+            if (v->p->bufs[a[j].buf].program >= 0 && !is_meant(v, run, i, &a[j], c))
                 return provenance_error(v, run, i, &a[j], c, err);
             raise_to(need, c->last_write);
         }
@@ -180,11 +154,10 @@ static void visit_writes(struct zt_verifier *v, struct verifier_cells *cells, in
 {
     const struct zt_access *a = zt_op_accesses(v->prog, i);
     for (int j = 0; j < v->prog->ops[i].n_accesses; j++) {
-        const struct zt_buf *b = &v->p->bufs[a[j].buf];
+        uint64_t end;
         if (!(a[j].mode & ZT_WRITE))
             continue;
-        struct cell *c = first_cell(cells, b->arena, b->offset + a[j].begin);
-        for (; c->at < b->offset + a[j].end; c++)
+        for (struct cell *c = first_cell(v, cells, i, j, &end); c->at < end; c++)
             raise_to(need, c->last_touch);
     }
 }
@@ -195,9 +168,8 @@ static void touch(struct zt_verifier *v, struct verifier_cells *cells, int run, 
     enum zt_stream_id s = v->prog->ops[i].stream;
     int position = run * v->stream_len[s] + v->pos[i] + 1;
     for (int j = 0; j < v->prog->ops[i].n_accesses; j++) {
-        const struct zt_buf *b = &v->p->bufs[a[j].buf];
-        struct cell *c = first_cell(cells, b->arena, b->offset + a[j].begin);
-        for (; c->at < b->offset + a[j].end; c++) {
+        uint64_t end;
+        for (struct cell *c = first_cell(v, cells, i, j, &end); c->at < end; c++) {
             c->last_touch[s] = position;
             if (!(a[j].mode & ZT_WRITE))
                 continue;
@@ -209,12 +181,24 @@ static void touch(struct zt_verifier *v, struct verifier_cells *cells, int run, 
     }
 }
 
+static void copy_cells(struct verifier_cells *to, const struct verifier_cells *from)
+{
+    for (int arena = 0; arena < ZT_N_ARENAS; arena++) {
+        const size_t n = (size_t)from->n[arena];
+        to->n[arena] = from->n[arena];
+        to->cells[arena] = zt_xcalloc(n, sizeof *to->cells[arena]);
+        if (n)
+            memcpy(to->cells[arena], from->cells[arena], n * sizeof *to->cells[arena]);
+    }
+}
+
 /* What every op needs to have ended before it starts; checks provenance on the way. */
 static int collect_required(struct zt_verifier *v, struct zt_err *err)
 {
-    struct verifier_cells cells;
+    const struct zt_fold *fold = zt_verify_is_folded(v->p, v->k) ? &v->p->fold : &ZT_NO_FOLD;
+    struct verifier_cells cells, before = {0};
     int n = v->prog->n_ops, rc = 0;
-    cells_init(&cells, v->p, v->prog);
+    cells_init(&cells, v);
     for (int run = 0; run < v->n_runs && !rc; run++) {
         for (int i = 0; i < n && !rc; i++) {
             struct vclock *need = &v->required[run * n + i];
@@ -222,8 +206,16 @@ static int collect_required(struct zt_verifier *v, struct zt_err *err)
             visit_writes(v, &cells, i, need);
             need->done[v->prog->ops[i].stream] = 0; /* in order by itself */
             touch(v, &cells, run, i);
+            if (i == fold->begin - 1)
+                copy_cells(&before, &cells);
+            if (i != fold->end - 1)
+                continue;
+            rc = rc ? rc : zt_verify_fold_cells(v, run, &before, &cells, err);
+            cells_release(&before);
+            before = (struct verifier_cells){0};
         }
     }
+    cells_release(&before);
     cells_release(&cells);
     return rc;
 }
@@ -262,8 +254,7 @@ static int race_error(const struct zt_verifier *v, struct race r, struct zt_err 
                       other_run < run ? " of the run before" : "", theirs);
 }
 
-/* The clock of each stream after the ops before number `from`. */
-static void clocks_before(const struct zt_verifier *v, int from, struct vclock now[ZT_N_STREAMS])
+void zt_verify_clocks_before(const struct zt_verifier *v, int from, struct vclock now[ZT_N_STREAMS])
 {
     bool seen[ZT_N_STREAMS] = {false};
     int n_seen = 0;
@@ -287,7 +278,7 @@ static struct race first_race(const struct zt_verifier *v, int from, int omit, s
     const struct zt_program *prog = v->prog;
     int n = prog->n_ops;
     struct vclock now[ZT_N_STREAMS];
-    clocks_before(v, from, now);
+    zt_verify_clocks_before(v, from, now);
     for (int g = from; g < v->n_runs * n; g++) {
         const struct zt_op *op = &prog->ops[g % n];
         struct vclock *c = &now[op->stream];
@@ -323,6 +314,8 @@ int zt_verifier_create(const struct zt_plan *p, enum zt_program_kind k, struct z
     int rc = zt_verify_ops(p, k, err);
     if (!rc)
         rc = zt_verify_layout(p, k, err);
+    if (!rc && zt_verify_is_folded(p, k))
+        rc = zt_verify_fold_rows(p, err);
     if (rc)
         return rc;
     struct zt_verifier *v = zt_xcalloc(1, sizeof *v);
@@ -369,6 +362,8 @@ int zt_verify_program(const struct zt_plan *p, enum zt_program_kind k, struct zt
     int rc = zt_verifier_create(p, k, &v, err);
     if (!rc)
         rc = zt_verifier_check_waits(v, -1, err);
+    if (!rc && zt_verify_is_folded(p, k))
+        rc = zt_verify_fold_clocks(v, err);
     zt_verifier_free(v);
     return rc;
 }

@@ -1,7 +1,6 @@
-#include "plan/plan.h"
+#include "plan/verify_internal.h"
 
 #include "base/err.h"
-#include "plan/passes.h"
 
 /*
  * What the programs leave to one another. The engine drains all streams between two different
@@ -51,20 +50,50 @@ static int check_op(const struct zt_plan *p, enum zt_program_kind k, int i,
     int n = p->programs[k].ops[i].n_accesses;
     for (int j = 0; j < n; j++) {
         const struct zt_buf *b = &p->bufs[a[j].buf];
+        const struct zt_extent x = zt_verify_reach(p, k, i, j);
         if (b->program >= 0 || !(a[j].mode & ZT_READ) ||
-            is_covered(&written[a[j].buf], a[j].begin, a[j].end))
+            is_covered(&written[a[j].buf], x.begin, x.end))
             continue;
         char text[160];
         return zt_err_set(err, ZT_EVERIFY,
                           "%s reads [%zu, %zu) of '%s', of which neither %s nor this program "
                           "before has written all",
-                          zt_op_text(p, k, i, text, sizeof text), a[j].begin, a[j].end, b->name,
+                          zt_op_text(p, k, i, text, sizeof text), x.begin, x.end, b->name,
                           zt_program_name(ZT_PROG_INIT));
     }
     for (int j = 0; j < n && p->programs[k].ops[i].predicate == ZT_ALWAYS; j++)
         if (p->bufs[a[j].buf].program < 0 && (a[j].mode & ZT_WRITE))
             cover(&written[a[j].buf], a[j].begin, a[j].end);
     return 0;
+}
+
+/* Write what the repetitions of a folded program write that are not listed: where one moves along a buffer. */
+static void cover_repetitions(const struct zt_plan *p, struct coverage *written)
+{
+    const struct zt_fold *f = &p->fold;
+    const struct zt_program *prog = &p->programs[ZT_PROG_TRAIN];
+    const int first = prog->ops[f->begin].first_access, len = f->end - f->begin;
+    const int before = prog->ops[f->begin - len].first_access;
+    int *moving = zt_xcalloc((size_t)(prog->ops[f->end].first_access - first), sizeof *moving);
+    int n = 0;
+    for (int i = f->begin; i < f->end; i++) {
+        for (int j = 0; j < prog->ops[i].n_accesses; j++) {
+            const int at = prog->ops[i].first_access + j;
+            const struct zt_access *x = &prog->accesses[at];
+            if (prog->ops[i].predicate == ZT_ALWAYS && (x->mode & ZT_WRITE) &&
+                p->bufs[x->buf].program < 0 && x->begin > prog->accesses[before + at - first].begin)
+                moving[n++] = at - first;
+        }
+    }
+    for (size_t r = 1; r <= (size_t)f->n_repeats; r++) {
+        for (int m = 0; m < n; m++) {
+            const struct zt_access *a = &prog->accesses[before + moving[m]];
+            const struct zt_access *b = &prog->accesses[first + moving[m]];
+            const size_t by = (b->begin - a->begin) * r;
+            cover(&written[b->buf], b->begin + by, b->end + by);
+        }
+    }
+    free(moving);
 }
 
 /* Coverage after INIT, copied for each program that follows. */
@@ -95,8 +124,11 @@ int zt_verify_start(const struct zt_plan *p, struct zt_err *err)
         rc = check_op(p, ZT_PROG_INIT, i, start, err);
     for (int k = ZT_PROG_INIT + 1; k < ZT_N_PROGRAMS && !rc; k++) {
         copy_coverage(written, start, p->n_bufs);
-        for (int i = 0; i < p->programs[k].n_ops && !rc; i++)
+        for (int i = 0; i < p->programs[k].n_ops && !rc; i++) {
             rc = check_op(p, k, i, written, err);
+            if (zt_verify_is_folded(p, (enum zt_program_kind)k) && i == p->fold.end - 1)
+                cover_repetitions(p, written);
+        }
     }
     free_coverage(start, p->n_bufs);
     free_coverage(written, p->n_bufs);

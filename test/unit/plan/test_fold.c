@@ -75,6 +75,24 @@ static size_t transient_bytes(const struct zt_plan *p, enum zt_arena_id a)
     return bytes;
 }
 
+/* The plan that is not to be run: proven without listing all, and what it says is of the whole. */
+static void check_folded(const struct zt_model *m, const struct zt_plan *whole)
+{
+    struct zt_plan *p;
+    CHECK_OK(zt_plan_build_folded(m, &whole->cfg, whole->rank, &p, &err), err);
+    CHECK_INT(p->fold.n_repeats > 0, whole->cfg.accum >= FOLDED);
+    for (int k = 0; k < ZT_N_PROGRAMS; k++) {
+        CHECK_INT(zt_plan_n_rows(p, (enum zt_program_kind)k), whole->programs[k].n_ops);
+        CHECK_INT(zt_plan_n_waits(p, (enum zt_program_kind)k), whole->programs[k].n_waits);
+    }
+    for (int a = 0; a < ZT_N_ARENAS; a++)
+        CHECK_INT(p->ledger.peak[a], whole->ledger.peak[a]);
+    CHECK_INT(zt_plan_row(p, p->ledger.fullest_program, p->ledger.fullest_op),
+              whole->ledger.fullest_op);
+    CHECK(p->ledger.flops == whole->ledger.flops);
+    zt_plan_free(p);
+}
+
 /* The time planned with a few micro-batches is that of the whole program. */
 static void check_time(const struct zt_plan *p)
 {
@@ -117,6 +135,7 @@ static void check_config(const struct zt_model *m, const struct zt_plan_config *
         p[i] = build(m, *cfg, accum[i]);
         RETURN_IF_FAILED();
         check_outline(m, &p[i]->cfg, p[i]);
+        check_folded(m, p[i]);
         check_time(p[i]);
         if (i >= 2)
             check_more((const struct zt_plan *const *)p, p[i]);
@@ -196,6 +215,131 @@ TEST(fold_every_mutant_is_rejected)
         zt_verifier_free(v);
         zt_plan_free(p);
     }
+    zt_arena_release(&arena);
+}
+
+static struct zt_plan *build_folded(const struct zt_model *m, struct zt_plan_config cfg, int accum)
+{
+    struct zt_plan *p = NULL;
+    cfg.accum = accum;
+    if (zt_plan_build_folded(m, &cfg, 0, &p, &err)) {
+        printf("not ok %s: %d micro-batches: %s\n", zt_test_name, accum, err.msg);
+        zt_test_failed = 1;
+    }
+    return p;
+}
+
+/* A plan that is not run costs the same however many micro-batches there are. */
+TEST(fold_lists_as_much_of_any_accumulation)
+{
+    struct zt_arena arena = {0};
+    struct zt_model *m = NULL;
+    CHECK_OK(zt_model_build(&gpt2_fixture, &arena, &m, &err), err);
+    for (int stage = 0; stage < 4; stage++) {
+        const struct zt_plan_config cfg = plan_config(stage, 2, ZT_BF16);
+        struct zt_plan *few = build_folded(m, cfg, 20);
+        struct zt_plan *many = build_folded(m, cfg, zt_plan_max_accum(m) / 2 * 2);
+        RETURN_IF_FAILED();
+        CHECK(many->fold.n_repeats > 1000 * few->fold.n_repeats);
+        for (int k = 0; k < ZT_N_PROGRAMS; k++) {
+            CHECK_INT(many->programs[k].n_ops, few->programs[k].n_ops);
+            CHECK_INT(many->programs[k].n_accesses, few->programs[k].n_accesses);
+            CHECK_INT(many->programs[k].n_waits, few->programs[k].n_waits);
+        }
+        CHECK_INT(many->n_bufs, few->n_bufs);
+        zt_plan_free(few);
+        zt_plan_free(many);
+    }
+    zt_arena_release(&arena);
+}
+
+/* Every wait that is listed is needed for what is not, too. */
+TEST(fold_every_folded_mutant_is_rejected)
+{
+    struct zt_arena arena = {0};
+    struct zt_model *m = NULL;
+    CHECK_OK(zt_model_build(&gpt2_fixture, &arena, &m, &err), err);
+    for (int stage = 0; stage < 4; stage++) {
+        struct zt_verifier *v;
+        struct zt_plan *p = build_folded(m, plan_config(stage, 2, ZT_BF16), FOLDED);
+        RETURN_IF_FAILED();
+        CHECK_OK(zt_verifier_create(p, ZT_PROG_TRAIN, &v, &err), err);
+        for (int w = 0; w < p->programs[ZT_PROG_TRAIN].n_waits; w++)
+            CHECK(zt_verifier_check_waits(v, w, &err) == ZT_EVERIFY);
+        zt_verifier_free(v);
+        zt_plan_free(p);
+    }
+    zt_arena_release(&arena);
+}
+
+/*
+ * What is safe as listed, but would not be repeated: each is refused folded, though the same rows with nothing
+ * left out are proven.
+ */
+static void refuse(const char *why, struct zt_plan *p)
+{
+    const struct zt_fold fold = p->fold;
+    CHECK_INT(zt_verify_program(p, ZT_PROG_TRAIN, &err), ZT_EVERIFY);
+    CHECK(strstr(err.msg, why));
+    p->fold = ZT_NO_FOLD;
+    CHECK_OK(zt_verify_program(p, ZT_PROG_TRAIN, &err), err);
+    p->fold = fold;
+}
+
+TEST(fold_refuses_what_does_not_repeat)
+{
+    struct zt_arena arena = {0};
+    struct zt_model *m = NULL;
+    CHECK_OK(zt_model_build(&gpt2_fixture, &arena, &m, &err), err);
+    struct zt_plan *p = build_folded(m, plan_config(3, 2, ZT_BF16), FOLDED);
+    RETURN_IF_FAILED();
+    struct zt_program *t = &p->programs[ZT_PROG_TRAIN];
+
+    int i = p->fold.begin;
+    while (t->ops[i].kind != ZT_OP_FORWARD)
+        i++;
+    t->ops[i].count++;
+    refuse("differs", p);
+    t->ops[i].count--;
+
+    int *next = (int *)p->fold.next;
+    int last = 0;
+    while (p->fold.prev[last] < 0 || next[last] >= 0)
+        last++;
+    next[p->fold.prev[last]] = -1; /* another buffer than the one that follows */
+    refuse("does not follow", p);
+    next[p->fold.prev[last]] = last;
+
+    p->fold.n_repeats *= 2; /* more losses than the record has room for */
+    refuse("does not follow", p);
+    p->fold.n_repeats /= 2;
+
+    CHECK_OK(zt_verify_program(p, ZT_PROG_TRAIN, &err), err);
+    zt_plan_free(p);
+    zt_arena_release(&arena);
+}
+
+/* A wait of the rows behind for one that is neither of the last repetitions nor long ago says nothing of the whole. */
+TEST(fold_refuses_waits_that_could_be_either)
+{
+    struct zt_arena arena = {0};
+    struct zt_model *m = NULL;
+    CHECK_OK(zt_model_build(&gpt2_fixture, &arena, &m, &err), err);
+    struct zt_plan *p = build_folded(m, plan_config(3, 2, ZT_BF16), FOLDED);
+    RETURN_IF_FAILED();
+    struct zt_program *t = &p->programs[ZT_PROG_TRAIN];
+    struct zt_wait *waits = zt_xcalloc((size_t)t->n_waits + 1, sizeof *waits);
+    memcpy(waits, t->waits, (size_t)t->n_waits * sizeof *waits);
+    free(t->waits);
+    t->waits = waits;
+    waits[t->n_waits] = (struct zt_wait){.op = p->fold.before - 1};
+    int i = p->fold.end; /* give one more to a row that has none */
+    while (t->ops[i].n_waits > 0)
+        i++;
+    t->ops[i].first_wait = t->n_waits++;
+    t->ops[i].n_waits = 1;
+    refuse("neither", p);
+    zt_plan_free(p);
     zt_arena_release(&arena);
 }
 
