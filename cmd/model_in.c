@@ -60,17 +60,15 @@ static int open_weights(const char *path, const struct stat *st, struct model_in
     return rc ? rc : zt_weights_open(path, in->model, &in->weights, err);
 }
 
-/* The recipe that a checkpoint was made by. What its training began with may be gone meanwhile. */
+/* The recipe that a checkpoint was made by. What its training began with may be gone or changed meanwhile. */
 static int recipe_of_checkpoint(struct model_in *in, struct zt_err *err)
 {
-    const char *without[] = {"model.from=null"};
-    struct zt_recipe_opts opts = {.path = zt_arena_printf(&in->arena, "%s: recipe", in->ckpt.path),
-                                  .text = in->ckpt.m.recipe,
-                                  .n_ranks = zt_mesh_world(&in->ckpt.m.mesh),
-                                  .for_plan = true};
-    if (zt_recipe_load(&opts, &in->r, err) == 0)
-        return 0;
-    opts.set = (struct zt_str_list){1, without};
+    const struct zt_recipe_opts opts = {
+        .path = zt_arena_printf(&in->arena, "%s: recipe", in->ckpt.path),
+        .text = in->ckpt.m.recipe,
+        .n_ranks = zt_mesh_world(&in->ckpt.m.mesh),
+        .resolved = true,
+        .for_plan = true};
     return zt_recipe_load(&opts, &in->r, err);
 }
 

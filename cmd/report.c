@@ -92,7 +92,6 @@ static void take_settings(struct report *rep, const struct zt_recipe *r, const s
 static int load_recipe(const char *path, const char *text, struct zt_recipe **r, struct zt_err *err)
 {
     static const char head[] = "# resolved for ";
-    const char *without_weights[] = {"model.from=null"};
     char count[16];
     int64_t n_ranks = 0;
     if (strncmp(text, head, sizeof head - 1) == 0) {
@@ -105,11 +104,8 @@ static int load_recipe(const char *path, const char *text, struct zt_recipe **r,
         return zt_err_set(err, ZT_EINPUT,
                           "%s:1: \"%sN ranks\" is missing: not the recipe of a run folder", path,
                           head);
-    struct zt_recipe_opts opts = {.path = path,
-                                  .text = text,
-                                  .set = {1, without_weights},
-                                  .n_ranks = (int)n_ranks,
-                                  .for_plan = true};
+    struct zt_recipe_opts opts = {
+        .path = path, .text = text, .resolved = true, .n_ranks = (int)n_ranks, .for_plan = true};
     return zt_recipe_load(&opts, r, err);
 }
 

@@ -191,7 +191,8 @@ static void release(struct machine *m)
 
 static int train(struct zt_worker *w, struct zt_err *err)
 {
-    struct zt_recipe_opts opts = {.path = "recipe", .text = w->recipe, .n_ranks = w->world};
+    struct zt_recipe_opts opts = {
+        .path = "recipe", .text = w->recipe, .n_ranks = w->world, .resolved = true};
     struct zt_recipe *r = NULL;
     struct machine m = {0};
     int rc = zt_recipe_load(&opts, &r, err);

@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/mark.h"
 #include "ckpt/llmc.h"
 #include "model/model.h"
 
@@ -69,6 +70,9 @@ struct zt_weights {
 int zt_weights_open(const char *path, const struct zt_model *m, struct zt_weights *w,
                     struct zt_err *err) ZT_MUST_CHECK;
 void zt_weights_close(struct zt_weights *w);
+
+/* One for each parameter of the model, in its order. */
+void zt_weights_marks(const struct zt_weights *w, const struct zt_model *m, struct zt_marks *out);
 
 /* n elements of the model's parameter from `begin`, in fp32. Thread-safe. */
 void zt_weights_read_f32(const struct zt_weights *w, int param, int64_t begin, int64_t n,

@@ -358,6 +358,25 @@ void zt_weights_close(struct zt_weights *w)
     memset(w, 0, sizeof *w);
 }
 
+void zt_weights_marks(const struct zt_weights *w, const struct zt_model *m, struct zt_marks *out)
+{
+    for (int i = 0; i < m->n_params; i++) {
+        struct zt_mark mark = {
+            .name = m->params[i].name, .unit = "values", .n = m->params[i].n_elems};
+        if (w->tensors) {
+            mark.kind = w->tensors[i]->dtype_name;
+            mark.data = w->tensors[i]->data;
+            mark.bytes = w->tensors[i]->bytes;
+        } else {
+            const enum zt_dtype dtype = w->llmc.header.dtype;
+            mark.kind = dtype == ZT_F32 ? "llm.c fp32" : "llm.c bf16";
+            mark.data = w->llmc.tensors[i].data;
+            mark.bytes = (size_t)mark.n * zt_dtype_bytes(dtype);
+        }
+        zt_marks_add(out, &mark);
+    }
+}
+
 void zt_weights_read_f32(const struct zt_weights *w, int param, int64_t begin, int64_t n,
                          float *out)
 {

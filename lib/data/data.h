@@ -33,6 +33,7 @@
 #define ZT_DATA_DATA_H
 
 #include "base/err.h"
+#include "base/mark.h"
 #include "base/str.h"
 #include "recipe/recipe.h"
 
@@ -70,6 +71,12 @@ bool zt_dataset_is_text(const struct zt_dataset *d);
  * left out: not text".
  */
 void zt_dataset_describe(const struct zt_dataset *d, struct zt_str *out);
+
+/*
+ * All that samples are made of, in their order: of each file the tokens inside the range, its index and its mask. Two
+ * datasets with the same options and marks give the same samples.
+ */
+void zt_dataset_marks(const struct zt_dataset *d, struct zt_marks *out);
 
 /* One row of a batch, (seq_len) int32 each. */
 struct zt_sample {

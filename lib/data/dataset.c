@@ -322,6 +322,34 @@ bool zt_dataset_is_text(const struct zt_dataset *d)
     return d->kind == ZT_TOKENS_TEXT;
 }
 
+static void add_marks(const struct zt_data_part *p, struct zt_marks *out)
+{
+    const struct zt_token_file *f = &p->file;
+    const struct zt_mark tokens = {.name = f->name,
+                                   .kind = zt_token_kind_name(f->kind),
+                                   .unit = "tokens",
+                                   .n = p->n,
+                                   .data = f->data + p->begin * f->token_bytes,
+                                   .bytes = (size_t)(p->n * f->token_bytes)};
+    const struct zt_mark index = {p->index_name,  "an index", "documents", f->n_docs, p->index.data,
+                                  p->index.bytes, 0};
+    const struct zt_mark mask = {p->mask_name, "a mask", "tokens", p->n, p->mask.data + p->begin,
+                                 (size_t)p->n, 0};
+    zt_marks_add(out, &tokens);
+    if (p->index_name)
+        zt_marks_add(out, &index);
+    if (p->mask_name)
+        zt_marks_add(out, &mask);
+}
+
+void zt_dataset_marks(const struct zt_dataset *d, struct zt_marks *out)
+{
+    for (int i = 0; d->sources && i < d->blend.n_sources; i++)
+        zt_dataset_marks(d->sources[i], out);
+    for (size_t i = 0; i < d->n_parts; i++)
+        add_marks(&d->parts[i], out);
+}
+
 static void describe_sources(const struct zt_dataset *d, struct zt_str *out)
 {
     zt_str_printf(out, "%d sources in turns", d->blend.n_sources);

@@ -260,8 +260,7 @@ int zt_plan_emit(struct zt_plan *p, struct zt_err *err)
         zt_emit_save(&e);
     if (cfg->loads)
         zt_emit_load(&e);
-    if (cfg->saves || cfg->loads)
-        zt_emit_agree(&e);
+    zt_emit_agree(&e);
     zt_arena_release(&e.scratch);
     return 0;
 }

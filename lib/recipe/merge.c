@@ -319,7 +319,7 @@ static void merge_model_config(struct zt_load *ld, struct zt_node *root)
     config = config && !zt_node_not_given(config) ? config : NULL;
     from = from && !zt_node_not_given(from) ? from : NULL;
     const struct zt_node *n = config ? config : from;
-    if (!n || n->kind != ZT_NODE_SCALAR || !n->text[0])
+    if (!n || n->kind != ZT_NODE_SCALAR || !n->text[0] || ld->opts->resolved)
         return; /* of another type: bind.c says so */
     if (config && from) {
         zt_diag_add(&ld->errors, ZT_DIAG_WRONG, config->at,

@@ -238,6 +238,7 @@ struct zt_recipe_opts {
      * 0 while it is not known; without train.steps it is then ZT_STEPS_UNKNOWN.
      */
     int64_t epoch_steps;
+    bool resolved; /* zt_recipe_print() wrote it: what a config.json says is in it, none is read */
     bool for_plan; /* `zerotrain plan`: no data needed, and without any batch size 1 per rank; what
                       running would refuse are notes */
 };

@@ -1,12 +1,12 @@
 #include "train/run_state.h"
 
 #include <math.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/size.h"
 #include "ckpt/folder.h"
 #include "data/data.h"
+#include "train/agree.h"
 
 static struct zt_loss_scaler loss_scaler(const struct zt_recipe *r)
 {
@@ -89,6 +89,24 @@ int zt_run_set_up_data(struct zt_run *run, struct zt_err *err)
     return 0;
 }
 
+static int check_dataset(struct zt_run *run, const char *key, const struct zt_dataset *d,
+                         struct zt_err *err)
+{
+    struct zt_marks marks = {0};
+    zt_dataset_marks(d, &marks);
+    int rc = zt_run_check_same(&run->engine, key, &marks, err);
+    zt_marks_release(&marks);
+    return rc;
+}
+
+/* Every rank takes its samples from files of its host, and ends by their number. */
+static int check_data(struct zt_run *run, struct zt_err *err)
+{
+    const char *val = run->r->data.val.n ? "data.val" : "data.val_fraction";
+    int rc = check_dataset(run, "data.train", run->data.train, err);
+    return rc || !run->data.val ? rc : check_dataset(run, val, run->data.val, err);
+}
+
 /* ---- the first values ---- */
 
 /* The step block and the data go on where the checkpoint was made. */
@@ -167,13 +185,11 @@ static int check_same(struct zt_run *run, struct zt_err *why, struct zt_err *err
     int rc = zt_run_highest(&run->engine, run->env->rank == 0 ? mine : 0, &first, err);
     if (rc || first == 0 || first == mine)
         return rc;
-    char host[256] = {0};
-    gethostname(host, sizeof host - 1);
     if (mine)
         (void)!zt_err_set(why, ZT_EIO, "it has another manifest");
     why->code = ZT_EIO;
-    (void)!zt_err_wrap(why, "rank %d on %s does not see what rank 0 sees there", run->env->rank,
-                       host);
+    (void)!zt_err_wrap(why, "%s does not see what rank 0 sees there",
+                       zt_rank_name(run->env->rank).text);
     return 0;
 }
 
@@ -297,17 +313,26 @@ static int resume(struct zt_run *run, struct zt_err *err)
                       zt_train_goes_on_here(run->r) ? " --fresh" : "");
 }
 
+/* Every rank takes what it holds of them from files of its host. */
+static int open_weights(struct zt_run *run, struct zt_err *err)
+{
+    struct zt_marks marks = {0};
+    int rc = zt_weights_open(run->r->model.from, run->model, &run->weights, err);
+    if (rc)
+        return rc;
+    run->has_weights = true;
+    run->source.weights = &run->weights;
+    zt_weights_marks(&run->weights, run->model, &marks);
+    rc = zt_run_check_same(&run->engine, "model.from", &marks, err);
+    zt_marks_release(&marks);
+    return rc;
+}
+
 /* Noise, or the weights of model.from. */
 static int begin(struct zt_run *run, struct zt_err *err)
 {
-    if (run->r->model.from) {
-        int rc = zt_weights_open(run->r->model.from, run->model, &run->weights, err);
-        if (rc)
-            return rc;
-        run->has_weights = true;
-        run->source.weights = &run->weights;
-    }
-    return give_values(run, ZT_PROG_INIT, err);
+    int rc = run->r->model.from ? open_weights(run, err) : 0;
+    return rc ? rc : give_values(run, ZT_PROG_INIT, err);
 }
 
 static int first_values(struct zt_run *run, struct zt_err *err)
@@ -339,7 +364,8 @@ int zt_run_set_up_engine(struct zt_run *run, struct zt_err *err)
     e->feed_eval = &run->feed_eval;
     e->source = &run->source;
     e->initial = initial_step_block(run->r);
-    if (run->r->checkpoint.dir)
+    rc = check_data(run, err);
+    if (!rc && run->r->checkpoint.dir)
         rc = zt_saver_create(&saver, &run->saver, err);
     return rc ? rc : first_values(run, err);
 }

@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "ckpt/folder.h"
 #include "ckpt/lock.h"
+#include "train/agree.h"
 #include "train/report.h"
 
 /*
@@ -328,45 +329,6 @@ int zt_saver_finish(struct zt_saver *s, struct zt_err *err)
     if (s->rc)
         return zt_err_set(err, ZT_EIO, "the last checkpoint could not be written: %s", s->err.msg);
     return zt_err_set(err, ZT_EPEER, "the last checkpoint could not be written by another rank");
-}
-
-/* AGREE: the highest of what the ranks ask for, field by field. */
-static int vote_now(struct zt_engine *e, struct zt_vote_request mine, struct zt_vote *vote,
-                    struct zt_err *err)
-{
-    const struct zt_program *prog = &e->plan->programs[ZT_PROG_AGREE];
-    e->request = mine;
-    zt_engine_run(e, ZT_PROG_AGREE);
-    int rc = zt_engine_drain(e, err);
-    for (int i = 0; i < prog->n_ops && !rc; i++)
-        if (prog->ops[i].kind == ZT_OP_RESULT)
-            memcpy(vote, zt_engine_operand(e, prog, &prog->ops[i], ZT_R_RESULT, 0), sizeof *vote);
-    e->request = (struct zt_vote_request){0};
-    return rc;
-}
-
-int zt_run_agree(struct zt_engine *e, enum zt_saving mine, struct zt_vote *vote, struct zt_err *err)
-{
-    const int32_t lowest = e->plan->world - e->plan->rank;
-    return vote_now(e,
-                    (struct zt_vote_request){.save = mine == ZT_SAVING_FAILED ? lowest : 0,
-                                             .saving = (int32_t)mine},
-                    vote, err);
-}
-
-int zt_run_highest(struct zt_engine *e, int64_t mine, int64_t *highest, struct zt_err *err)
-{
-    enum { BITS = 31 }; /* that a vote carries */
-    const int32_t upper = (int32_t)(mine >> BITS), lower = (int32_t)(mine & INT32_MAX);
-    struct zt_vote v = {0};
-    ZT_ASSERT(mine >= 0 && mine >> 2 * BITS == 0);
-    int rc = vote_now(e, (struct zt_vote_request){.save = upper}, &v, err);
-    if (rc)
-        return rc;
-    *highest = (int64_t)v.save << BITS;
-    rc = vote_now(e, (struct zt_vote_request){.save = v.save == upper ? lower : 0}, &v, err);
-    *highest |= rc ? 0 : v.save;
-    return rc;
 }
 
 /* ---- the folder ---- */

@@ -73,17 +73,6 @@ int zt_saver_voted(struct zt_saver *s, const struct zt_vote *vote,
 /* Wait until the last save is over. Collective; nothing is running. ZT_EIO when it failed. */
 int zt_saver_finish(struct zt_saver *s, struct zt_err *err) ZT_MUST_CHECK;
 
-/*
- * AGREE: the vote of all ranks now. vote->saving is ZT_SAVING_FAILED when any of them says so, and then the
- * lowest of these is rank world - vote->save. Collective; nothing is running.
- */
-int zt_run_agree(struct zt_engine *e, enum zt_saving mine, struct zt_vote *vote,
-                 struct zt_err *err) ZT_MUST_CHECK;
-
-/* The highest of what the ranks give, each from 0 to below 2^62. Collective, as zt_run_agree(). */
-int zt_run_highest(struct zt_engine *e, int64_t mine, int64_t *highest,
-                   struct zt_err *err) ZT_MUST_CHECK;
-
 /* ---- load.c ---- */
 
 struct zt_load {

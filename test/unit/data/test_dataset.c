@@ -6,6 +6,7 @@
 #include "base/io.h"
 #include "data/data.h"
 
+#define MEGATRON "test/cases/D06/good_int32.bin"
 #define GPT2 "test/cases/fixture_gpt2/tokens_llmc.bin"
 
 static struct zt_dataset_opts options(const char **paths, int n, int64_t seq_len,
@@ -504,6 +505,94 @@ TEST(dataset_mask_is_0_or_1)
     CHECK(strstr(err.msg, "a.mask: byte 2 is 2"));
     zt_dataset_free(d);
     sandbox_release(&s);
+}
+
+/* ---- marks: by what hosts tell that they have the same ---- */
+
+static int64_t digest_of(const struct zt_dataset_opts *o, size_t *n)
+{
+    struct zt_marks m = {0};
+    struct zt_dataset *d;
+    struct zt_err err;
+    int64_t digest = -1;
+    if (zt_dataset_open(o, &d, &err))
+        return digest;
+    zt_dataset_marks(d, &m);
+    zt_marks_read(&m);
+    *n = m.n;
+    digest = zt_marks_digest(&m, m.n);
+    zt_marks_release(&m);
+    zt_dataset_free(d);
+    return digest;
+}
+
+TEST(dataset_marks_of_what_is_read)
+{
+    struct sandbox s;
+    sandbox_init(&s);
+    RETURN_IF_FAILED();
+    put(&s, "t/a.txt", "abcdefg", 7);
+    put(&s, "t/b.txt", "hijk", 4);
+    put(&s, "u/1.txt", "abcdefg", 7);
+    put(&s, "u/2.txt", "hijk", 4);
+    put(&s, "m/a.mask", "\1\0\1\1\0\0\1", 7);
+    put(&s, "m/b.mask", "\1\1\0\1", 4);
+    char text[128], other[128], mask[128];
+    snprintf(text, sizeof text, "%s/t", s.dir);
+    snprintf(other, sizeof other, "%s/u", s.dir);
+    snprintf(mask, sizeof mask, "%s/m", s.dir);
+    const char *paths[] = {text}, *others[] = {other}, *masks[] = {mask}, *both[] = {text, other};
+    const char *turned[] = {other, text};
+    struct zt_dataset_opts o = options(paths, 1, 3, 256), u = options(others, 1, 3, 256);
+    size_t n = 0;
+
+    const int64_t plain = digest_of(&o, &n);
+    CHECK(plain >= 0);
+    CHECK_INT(n, 2);
+    CHECK(digest_of(&u, &n) == plain); /* whatever they are called */
+
+    put(&s, "u/1.txt", "abcdefG", 7);
+    CHECK(digest_of(&u, &n) != plain);
+    u.range[1] = 6; /* what lies outside is not read */
+    o.range[1] = 6;
+    CHECK(digest_of(&u, &n) == digest_of(&o, &n));
+    CHECK_INT(n, 1);
+    u.range[1] = o.range[1] = -1;
+
+    o.masks = (struct zt_str_list){1, masks};
+    const int64_t masked = digest_of(&o, &n);
+    CHECK_INT(n, 4);
+    CHECK(masked != plain);
+    put(&s, "m/b.mask", "\1\1\1\1", 4);
+    CHECK(digest_of(&o, &n) != masked && n == 4);
+    o.masks.n = 0;
+
+    const double weights[] = {1, 1};
+    o.weights = weights;
+    o.paths = (struct zt_str_list){2, both};
+    const int64_t blend = digest_of(&o, &n);
+    CHECK_INT(n, 4);
+    o.paths = (struct zt_str_list){2, turned};
+    CHECK(digest_of(&o, &n) != blend);
+    sandbox_release(&s);
+}
+
+/* A Megatron pair is two marks: the same tokens in other documents are other samples. */
+TEST(dataset_marks_of_an_index)
+{
+    const char *paths[] = {MEGATRON};
+    struct zt_dataset_opts o = options(paths, 1, 2, 65536);
+    struct zt_marks m = {0};
+    struct zt_dataset *d;
+    struct zt_err err;
+    CHECK_OK(zt_dataset_open(&o, &d, &err), err);
+    zt_dataset_marks(d, &m);
+    CHECK_INT(m.n, 2);
+    CHECK_STR(m.items[0].unit, "tokens");
+    CHECK_STR(m.items[1].unit, "documents");
+    CHECK(m.items[0].n == zt_dataset_tokens(d) && m.items[1].n > 0 && m.items[1].bytes > 34);
+    zt_marks_release(&m);
+    zt_dataset_free(d);
 }
 
 TEST_MAIN()

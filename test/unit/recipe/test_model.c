@@ -4,6 +4,10 @@
  */
 #include "recipe_test.h"
 
+#include <unistd.h>
+
+#include "base/io.h"
+
 #define DATA "data: {train: x.bin}\n"
 
 static struct zt_recipe *load_model(const char *model, const char *data)
@@ -149,6 +153,43 @@ TEST(recipe_rope_and_window_round_trip)
         zt_recipe_free(again);
         zt_recipe_free(r);
     }
+}
+
+/* What was resolved is so on every host: a worker looks into no config.json of its own. */
+TEST(recipe_resolved_reads_no_config)
+{
+    static const char tiny[] = "\"model_type\": \"llama\", \"hidden_size\": 8, "
+                               "\"num_attention_heads\": 1, \"num_hidden_layers\": 1";
+    char dir[] = "/tmp/zt-test-model-XXXXXX", path[64], model[128];
+    struct zt_str config = {0}, text = {0};
+    CHECK(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(model, sizeof model, "{from: %s}", dir);
+    zt_str_printf(&config, "{%s}", tiny);
+    CHECK_OK(zt_write_file_atomic(path, config.buf, config.len, &err), err);
+    struct zt_recipe *r = load_model(model, DATA);
+    CHECK_LOADED(r);
+    zt_recipe_print(r, &text);
+
+    zt_str_reset(&config);
+    zt_str_printf(&config, "{%s, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}}", tiny);
+    CHECK_OK(zt_write_file_atomic(path, config.buf, config.len, &err), err);
+    const struct zt_recipe_opts o = {
+        .path = "recipe", .text = zt_str_get(&text), .n_ranks = 1, .resolved = true};
+    for (int gone = 0; gone < 2; gone++) {
+        struct zt_recipe *again = load_opts(&o);
+        CHECK_LOADED(again);
+        CHECK(memcmp(&again->model.rope, &r->model.rope, sizeof r->model.rope) == 0);
+        CHECK_STR(again->model.from, dir);
+        CHECK_INT(again->model.n_embd, 8);
+        CHECK_INT(again->n_values, r->n_values);
+        zt_recipe_free(again);
+        if (!gone)
+            CHECK(unlink(path) == 0 && rmdir(dir) == 0);
+    }
+    zt_str_release(&config);
+    zt_str_release(&text);
+    zt_recipe_free(r);
 }
 
 /* A window that no sequence reaches changes nothing. */
