@@ -3,13 +3,13 @@
  */
 #include "cmd.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/dir.h"
 #include "base/io.h"
 #include "exact.h"
 #include "metrics/record.h"
@@ -310,19 +310,24 @@ static void add_folder(struct report *rep, const char *dir)
 {
     size_t first = rep->n;
     bool any = false;
-    DIR *d = opendir(dir);
-    if (!d) {
-        fail(rep, ZT_EXIT_INPUT, dir, strerror(errno));
+    struct zt_dir d;
+    struct zt_err err;
+    if (zt_dir_open(&d, dir, &err)) {
+        cmd_error("%s", err.msg);
+        rep->code = rep->code ? rep->code : ZT_EXIT_INPUT;
         return;
     }
-    for (const struct dirent *e; (e = readdir(d));) {
-        const char *sub = path_in(rep, dir, e->d_name);
-        if (e->d_name[0] == '.' || !is_run(rep, sub))
+    for (const char *name; (name = zt_dir_next(&d));) {
+        const char *sub = path_in(rep, dir, name);
+        if (name[0] == '.' || !is_run(rep, sub))
             continue;
         any = true;
-        add_run(rep, sub, e->d_name);
+        add_run(rep, sub, name);
     }
-    closedir(d);
+    if (zt_dir_close(&d, 0, &err)) {
+        cmd_error("%s", err.msg);
+        rep->code = rep->code ? rep->code : zt_exit_code(err.code);
+    }
     if (!any)
         fail(rep, ZT_EXIT_INPUT, dir,
              "no run is here: neither metrics.jsonl, summary.json nor a folder with one");

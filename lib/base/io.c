@@ -1,12 +1,13 @@
 #include "base/io.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/dir.h"
 
 #define TEMP ".tmp." /* before a process number */
 
@@ -102,22 +103,28 @@ bool zt_is_leftover(const char *pid, time_t written)
            errno == ESRCH && time(NULL) - written > HOUR_S;
 }
 
+static void remove_leftover(int dir_fd, const char *name, const char *pid)
+{
+    struct stat st;
+    if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+        zt_is_leftover(pid, st.st_mtime))
+        (void)unlinkat(dir_fd, name, 0);
+}
+
 void zt_write_file_clean(const char *path)
 {
     struct zt_str dir = {0}, prefix = {0};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     zt_str_add(&dir, slash ? path : "./", slash ? (size_t)(name - path) : 2);
     zt_str_printf(&prefix, "%s" TEMP, name);
-    DIR *d = opendir(dir.buf);
-    for (const struct dirent *e; d && (e = readdir(d));) {
-        struct stat st;
-        if (strncmp(e->d_name, prefix.buf, prefix.len) == 0 &&
-            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
-            zt_is_leftover(e->d_name + prefix.len, st.st_mtime))
-            (void)unlinkat(dirfd(d), e->d_name, 0);
+    struct zt_dir d;
+    struct zt_err ignored;
+    if (zt_dir_open(&d, dir.buf, &ignored) == 0) {
+        for (const char *entry; (entry = zt_dir_next(&d));)
+            if (strncmp(entry, prefix.buf, prefix.len) == 0)
+                remove_leftover(zt_dir_fd(&d), entry, entry + prefix.len);
+        (void)!zt_dir_close(&d, 0, &ignored);
     }
-    if (d)
-        closedir(d);
     zt_str_release(&dir);
     zt_str_release(&prefix);
 }

@@ -36,7 +36,7 @@ int zt_read_file(const char *path, size_t max_bytes, struct zt_str *out,
  */
 bool zt_is_leftover(const char *pid, time_t written);
 
-/* Remove PATH.tmp.PID that zt_write_file_atomic() left (zt_is_leftover()). What cannot be removed stays. */
+/* Remove PATH.tmp.PID that zt_write_file_atomic() left (zt_is_leftover()). What cannot be removed, or listed, stays. */
 void zt_write_file_clean(const char *path);
 
 /*

@@ -1,10 +1,10 @@
 #include "ckpt/folder.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/dir.h"
 #include "base/io.h"
 
 #define STEP "step-"
@@ -53,27 +53,26 @@ static int by_number(const void *a, const void *b)
 
 int zt_ckpt_steps(const char *dir, int64_t **steps, int *n, struct zt_err *err)
 {
-    DIR *d = opendir(dir);
+    struct zt_dir d;
     size_t cap = 0;
-    int rc = 0;
+    int rc = zt_dir_open(&d, dir, err);
     *steps = NULL;
     *n = 0;
-    if (!d)
-        return errno == ENOENT ? 0 : zt_err_errno(err, zt_open_code(errno), "%s", dir);
-    for (const struct dirent *e; errno = 0, (e = readdir(d));) {
+    if (rc)
+        return d.missing ? 0 : rc;
+    for (const char *name; (name = zt_dir_next(&d));) {
         int64_t step;
-        if (!parse_step(e->d_name, &step))
+        if (!parse_step(name, &step))
             continue;
         ZT_GROW(*steps, *n + 1, cap);
         (*steps)[(*n)++] = step;
     }
-    if (errno) { /* the newest may be among those that were not listed */
-        rc = zt_err_errno(err, ZT_EIO, "%s: its files cannot be listed", dir);
+    rc = zt_dir_close(&d, 0, err);
+    if (rc) { /* the newest may be among those that were not listed */
         free(*steps);
         *steps = NULL;
         *n = 0;
     }
-    closedir(d);
     if (*n > 0)
         qsort(*steps, (size_t)*n, sizeof **steps, by_number);
     return rc;
@@ -164,17 +163,14 @@ static void warn(struct zt_str *warnings, const struct zt_err *why)
 
 int zt_ckpt_remove(const char *path, struct zt_err *err)
 {
-    DIR *d = opendir(path);
-    int rc = 0;
-    if (!d)
-        return errno == ENOENT ? 0 : zt_err_errno(err, ZT_EIO, "%s", path);
-    for (const struct dirent *e; (e = readdir(d));) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        if (unlinkat(dirfd(d), e->d_name, 0) && errno != ENOENT)
-            rc = zt_err_errno(err, ZT_EIO, "%s/%s: cannot be removed", path, e->d_name);
-    }
-    closedir(d);
+    struct zt_dir d;
+    int rc = zt_dir_open(&d, path, err);
+    if (rc)
+        return d.missing ? 0 : rc;
+    for (const char *name; (name = zt_dir_next(&d));)
+        if (unlinkat(zt_dir_fd(&d), name, 0) && errno != ENOENT)
+            rc = zt_err_errno(err, ZT_EIO, "%s/%s: cannot be removed", path, name);
+    rc = zt_dir_close(&d, rc, err);
     if (!rc && rmdir(path) && errno != ENOENT)
         rc = zt_err_errno(err, ZT_EIO, "%s: cannot be removed", path);
     return rc;
@@ -205,20 +201,22 @@ static bool is_temp(const char *name)
 
 int zt_ckpt_clean(const char *dir, struct zt_str *warnings, struct zt_err *err)
 {
-    DIR *d = opendir(dir);
+    struct zt_dir d;
     struct zt_err why;
-    if (!d)
-        return zt_err_errno(err, ZT_EIO, "%s", dir);
-    for (const struct dirent *e; (e = readdir(d));) {
+    int rc = zt_dir_open(&d, dir, err);
+    if (rc)
+        return rc;
+    for (const char *name; (name = zt_dir_next(&d));) {
         struct zt_str path = {0};
-        zt_str_printf(&path, "%s/%s", dir, e->d_name);
-        if (is_temp(e->d_name) && zt_ckpt_remove(path.buf, &why))
+        zt_str_printf(&path, "%s/%s", dir, name);
+        if (is_temp(name) && zt_ckpt_remove(path.buf, &why))
             warn(warnings, &why);
-        else if (is_latest_temp(e->d_name))
+        else if (is_latest_temp(name))
             unlink(path.buf);
         zt_str_release(&path);
     }
-    closedir(d);
+    if (zt_dir_close(&d, 0, &why))
+        warn(warnings, &why);
     if (correct_latest(dir, &why))
         warn(warnings, &why);
     return 0;

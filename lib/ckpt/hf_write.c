@@ -1,6 +1,5 @@
 #include "ckpt/hf.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -8,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/dir.h"
 #include "base/io.h"
 #include "base/size.h"
 #include "ckpt/folder.h"
@@ -141,26 +141,23 @@ static const char *real_place(struct zt_arena *a, const char *dir)
 
 static int check_contents(const char *dir, bool force, struct zt_err *err)
 {
-    int rc = 0;
-    DIR *d = opendir(dir);
-    if (!d)
-        return errno == ENOENT ? 0 : zt_err_errno(err, ZT_EINPUT, "%s", dir);
-    for (const struct dirent *e; !rc && (e = readdir(d));) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
+    struct zt_dir d;
+    int rc = zt_dir_open(&d, dir, err);
+    if (rc)
+        return d.missing ? 0 : rc;
+    for (const char *name; !rc && (name = zt_dir_next(&d));) {
         if (!force)
             rc = zt_err_set(err, ZT_EINPUT,
                             "%s: is not empty; name another folder, or give --force to replace the "
                             "model in it",
                             dir);
-        else if (!is_exports_file(e->d_name))
+        else if (!is_exports_file(name))
             rc = zt_err_set(err, ZT_EINPUT,
                             "%s: holds %.200s, which is no part of a model; --force replaces "
                             "exported models only",
-                            dir, e->d_name);
+                            dir, name);
     }
-    closedir(d);
-    return rc;
+    return zt_dir_close(&d, rc, err);
 }
 
 int zt_hf_check(const char *dir, bool force, struct zt_err *err)
@@ -386,35 +383,39 @@ static int take_name(struct writing *w, const char *dir, struct zt_err *err)
     return swap(w, dir, err);
 }
 
+static bool take_entry(int fd, const char *entry, time_t *written)
+{
+    struct stat st;
+    char name[256];
+    const char *begun = strstr(entry, BEGUN);
+    snprintf(name, sizeof name, "%.*s", begun ? (int)(begun - entry) : 255, entry);
+    if (!is_exports_file(name) || fstatat(fd, entry, &st, AT_SYMLINK_NOFOLLOW))
+        return false;
+    *written = ZT_MAX(*written, st.st_mtime);
+    return true;
+}
+
 /*
  * Holds files of an export and nothing else, whole or begun ("NAME.tmp.PID"). *written: when the folder or a file in it
  * last was.
  */
-static bool is_exports_folder(int fd, time_t *written)
+static bool is_exports_folder(const char *path, time_t *written)
 {
-    DIR *d = fdopendir(dup(fd));
-    bool good = d != NULL;
-    *written = 0;
-    for (const struct dirent *e; good && (e = readdir(d));) {
-        struct stat st;
-        char name[256];
-        if (strcmp(e->d_name, "..") == 0)
-            continue;
-        const char *begun = strstr(e->d_name, BEGUN);
-        snprintf(name, sizeof name, "%.*s", begun ? (int)(begun - e->d_name) : 255, e->d_name);
-        good = (strcmp(name, ".") == 0 || is_exports_file(name)) &&
-               fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-        if (good)
-            *written = ZT_MAX(*written, st.st_mtime);
-    }
-    if (d)
-        closedir(d);
-    return good;
+    struct zt_dir d;
+    struct zt_err ignored;
+    struct stat st;
+    if (zt_dir_open(&d, path, &ignored))
+        return false;
+    bool good = fstat(zt_dir_fd(&d), &st) == 0;
+    *written = good ? st.st_mtime : 0;
+    for (const char *name; good && (name = zt_dir_next(&d));)
+        good = take_entry(zt_dir_fd(&d), name, written);
+    return zt_dir_close(&d, 0, &ignored) == 0 && good;
 }
 
 /*
  * What a killed export to the same folder left, and nobody on another host of the shared file system holds
- * the lock of. What cannot be removed stays, and is in nobody's way.
+ * the lock of. What cannot be removed, or listed, stays, and is in nobody's way.
  */
 static void remove_leftover(struct writing *w, const char *parent, const char *name,
                             const char *pid)
@@ -424,7 +425,7 @@ static void remove_leftover(struct writing *w, const char *parent, const char *n
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_exports_folder(fd, &written) &&
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_exports_folder(path, &written) &&
         zt_is_leftover(pid, written))
         discard(path);
     close(fd);
@@ -434,12 +435,14 @@ static void remove_leftovers(struct writing *w, const char *parent, const char *
 {
     const char *slash = strrchr(dir, '/'), *base = slash ? slash + 1 : dir;
     const char *prefix = zt_arena_printf(&w->arena, "%s" TEMP, base);
-    DIR *d = opendir(parent);
-    for (const struct dirent *e; d && (e = readdir(d));)
-        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0)
-            remove_leftover(w, parent, e->d_name, e->d_name + strlen(prefix));
-    if (d)
-        closedir(d);
+    struct zt_dir d;
+    struct zt_err ignored;
+    if (zt_dir_open(&d, parent, &ignored))
+        return;
+    for (const char *name; (name = zt_dir_next(&d));)
+        if (strncmp(name, prefix, strlen(prefix)) == 0)
+            remove_leftover(w, parent, name, name + strlen(prefix));
+    (void)!zt_dir_close(&d, 0, &ignored);
 }
 
 static const char *parent_of(struct writing *w, const char *dir)

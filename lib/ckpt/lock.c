@@ -1,6 +1,5 @@
 #include "ckpt/lock.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,6 +10,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/dir.h"
 #include "base/io.h"
 #include "base/str.h"
 #include "base/thread.h"
@@ -198,25 +198,28 @@ static int64_t number_of(const char *name)
 /* The newest number, 0: there is none; those below it are removed with `clean`. */
 static int newest(const char *dir, bool clean, int64_t *out, struct zt_err *err)
 {
-    DIR *d = opendir(dir);
+    struct zt_dir d;
+    int64_t *all = NULL;
+    size_t n_all = 0, cap = 0;
+    int rc = zt_dir_open(&d, dir, err);
     *out = 0;
-    if (!d)
-        return zt_err_errno(err, ZT_EIO, "%s", dir);
-    for (const struct dirent *e; errno = 0, (e = readdir(d));)
-        *out = ZT_MAX(*out, number_of(e->d_name));
-    if (errno) { /* somebody's lock may be among those that were not listed */
-        (void)!zt_err_errno(err, ZT_EIO, "%s: its files cannot be listed", dir);
-        closedir(d);
-        return err->code;
+    if (rc)
+        return rc;
+    for (const char *name; (name = zt_dir_next(&d));) {
+        const int64_t n = number_of(name);
+        ZT_GROW(all, n_all + 1, cap);
+        all[n_all++] = n;
+        *out = ZT_MAX(*out, n);
     }
-    rewinddir(d);
-    for (const struct dirent *e; clean && (e = readdir(d));) {
-        const int64_t n = number_of(e->d_name);
-        if (n > 0 && n < *out)
-            (void)unlinkat(dirfd(d), e->d_name, 0); /* it counts no more, there or not */
+    rc = zt_dir_close(&d, 0, err); /* somebody's lock may be among those that were not listed */
+    for (size_t i = 0; i < n_all && clean && !rc; i++) {
+        char *path = all[i] > 0 && all[i] < *out ? path_of(dir, all[i]) : NULL;
+        if (path)
+            (void)unlink(path); /* it counts no more, there or not */
+        free(path);
     }
-    closedir(d);
-    return 0;
+    free(all);
+    return rc;
 }
 
 /* ---- holding ---- */

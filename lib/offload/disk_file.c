@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -7,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/dir.h"
 #include "base/io.h"
 #include "base/size.h"
 #include "offload/disk_internal.h"
@@ -74,17 +74,18 @@ static bool handle_leftover(int dir_fd, const char *name, bool remove, size_t *b
     return found;
 }
 
-/* How many; their bytes are added to *bytes. */
-static int handle_leftovers(const char *path, bool remove, size_t *bytes)
+/* *n: how many; their bytes are added to *bytes. */
+static int handle_leftovers(const char *path, bool remove, int *n, size_t *bytes,
+                            struct zt_err *err)
 {
-    DIR *dir = opendir(path);
-    struct dirent *e;
-    int n = 0;
-    while (dir && (e = readdir(dir)))
-        n += is_folder_name(e->d_name) && handle_leftover(dirfd(dir), e->d_name, remove, bytes);
-    if (dir)
-        closedir(dir);
-    return n;
+    struct zt_dir d;
+    int rc = zt_dir_open(&d, path, err);
+    *n = 0;
+    if (rc)
+        return rc;
+    for (const char *name; (name = zt_dir_next(&d));)
+        *n += is_folder_name(name) && handle_leftover(zt_dir_fd(&d), name, remove, bytes);
+    return zt_dir_close(&d, 0, err);
 }
 
 /* ---- room ---- */
@@ -126,12 +127,14 @@ static int check_folder(const char *dir, struct zt_err *err)
 int zt_disk_check_room(const char *dir, size_t bytes, struct zt_err *err)
 {
     size_t free_bytes, left = 0;
-    int rc = check_folder(dir, err);
+    int n, rc = check_folder(dir, err);
     if (!rc)
         rc = free_room(dir, &free_bytes, err);
     if (rc || bytes <= free_bytes)
         return rc;
-    handle_leftovers(dir, false, &left);
+    rc = handle_leftovers(dir, false, &n, &left, err);
+    if (rc)
+        return rc;
     return bytes - free_bytes <= left ? 0 : no_room(dir, bytes, free_bytes + left, err);
 }
 
@@ -235,9 +238,10 @@ int zt_disk_file_create(const char *dir, size_t bytes, struct zt_disk_file *f, s
     size_t freed = 0;
     *f = (struct zt_disk_file){.fd = -1, .bytes = bytes};
     int rc = check_folder(dir, err);
+    if (!rc)
+        rc = handle_leftovers(dir, true, &f->n_leftovers, &freed, err);
     if (rc)
         return rc;
-    f->n_leftovers = handle_leftovers(dir, true, &freed);
     rc = 1;
     for (int i = 0; rc == 1 && i < MAX_TRIES; i++)
         rc = make_locked(dir, f, err);

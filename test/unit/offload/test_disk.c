@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +17,7 @@
 #include <liburing.h>
 #endif
 
+#include "../broken_list.h"
 #include "base/arena.h"
 #include "base/rng.h"
 #include "dev/queue.h"
@@ -429,6 +429,19 @@ static void make_file(const char *path, mode_t mode)
     CHECK(fd >= 0);
     CHECK_INT(fchmod(fd, mode), 0);
     close(fd);
+}
+
+/* Of a drive that cannot be listed nothing is known. */
+TEST(disk_whose_folder_cannot_be_listed)
+{
+    make_dir();
+    list_breaks_after = 1;
+    CHECK(!open_store(ZT_DISK_THREADS, MIB));
+    CHECK_INT(err.code, ZT_EIO);
+    CHECK(strstr(err.msg, dir) && strstr(err.msg, "its files cannot be listed"));
+    list_breaks_after = -1;
+    CHECK_INT(count_entries(dir), 0);
+    remove_dir();
 }
 
 /* What only looks like a leftover stays: other names, rights, contents, links. */
