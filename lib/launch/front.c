@@ -115,7 +115,7 @@ static void watch_time(struct front *f)
 
 /* What is waited for: our own descriptors, then those of each node, then one of each process that has joined. */
 enum { FD_SIGNALS, FD_SINK, FD_CARRIER, N_OWN_FDS };
-enum { FD_FRAMES, FD_ROOM, FD_STDERR, N_NODE_FDS };
+enum { FD_FRAMES, FD_STDERR, N_NODE_FDS };
 
 static int n_parties(const struct front *f)
 {
@@ -140,10 +140,9 @@ static void set_fds(const struct front *f, struct pollfd *fds, int blocked_fd)
     fds[FD_CARRIER] = (struct pollfd){.fd = f->ssh2 ? zt_ssh2_fd(f->ssh2) : -1, .events = POLLIN};
     for (int i = 0; i < f->n_nodes; i++) {
         const struct front_node *n = &f->nodes[i];
-        const int room_fd = zt_link_backlog(&n->link) ? n->link.wfd : -1;
+        const int room = zt_link_backlog(&n->link) ? POLLOUT : 0;
         struct pollfd *p = node_fds(fds, i);
-        p[FD_FRAMES] = (struct pollfd){.fd = n->link.rfd, .events = POLLIN};
-        p[FD_ROOM] = (struct pollfd){.fd = room_fd, .events = POLLOUT};
+        p[FD_FRAMES] = (struct pollfd){.fd = n->link.rfd, .events = (short)(POLLIN | room)};
         p[FD_STDERR] = (struct pollfd){.fd = f->holding ? -1 : n->err_fd, .events = POLLIN};
     }
     for (int i = 0; i < n_parties(f); i++) {
@@ -152,6 +151,20 @@ static void set_fds(const struct front *f, struct pollfd *fds, int blocked_fd)
         node_fds(fds, f->n_nodes)[i] =
             (struct pollfd){.fd = there ? party->link.rfd : -1, .events = POLLIN};
     }
+}
+
+/* poll() of those that are there: of more than may be open it makes none. `there`: (n), what it is asked. */
+static int wait_for_some(struct pollfd *fds, size_t n, struct pollfd *there)
+{
+    size_t n_there = 0;
+    for (size_t i = 0; i < n; i++)
+        if (fds[i].fd >= 0)
+            there[n_there++] = fds[i];
+    const int rc = poll(there, (nfds_t)n_there, ZT_POLL_MS);
+    for (size_t i = 0, k = 0; i < n && rc >= 0; i++)
+        if (fds[i].fd >= 0)
+            fds[i].revents = there[k++].revents;
+    return rc;
 }
 
 static void read_fds(struct front *f, struct pollfd *fds)
@@ -195,14 +208,14 @@ static void hold_workers(struct front *f, bool blocked)
 static void run(struct front *f)
 {
     const struct zt_launch_sink *sink = &f->opts->sink;
-    struct pollfd *fds = zt_xcalloc(n_fds(f), sizeof *fds);
+    struct pollfd *fds = zt_xcalloc(2 * n_fds(f), sizeof *fds);
     while (zt_front_find(f, zt_node_alive)) {
         const int blocked_fd = sink->flush ? sink->flush(sink->ctx) : -1;
         hold_workers(f, blocked_fd >= 0);
         for (int i = 0; i < f->n_nodes; i++)
             zt_link_flush(&f->nodes[i].link);
         set_fds(f, fds, blocked_fd);
-        if (poll(fds, (nfds_t)n_fds(f), ZT_POLL_MS) < 0)
+        if (wait_for_some(fds, n_fds(f), fds + n_fds(f)) < 0)
             continue;
         read_fds(f, fds);
         watch_time(f);

@@ -1,6 +1,8 @@
 /* Jobs on several nodes: ranks that are told of each other, failures, and nodes that are each for themselves. */
 #include "jobs.h"
 
+#include <sys/resource.h>
+
 TEST(launch_nodes_gather)
 {
     const struct zt_launch_node nodes[] = {{.n_workers = 2, .address = "10.0.0.1"},
@@ -12,6 +14,29 @@ TEST(launch_nodes_gather)
     CHECK_HAS(j.reports.buf, "0 node 0/2 to fd00::2, 2 here, from 0: 2 of r0 2 of r1 2 of r2\n");
     CHECK_HAS(j.reports.buf, "1 node 0/2 to fd00::2, 2 here, from 0: 2 of r0 2 of r1 2 of r2\n");
     CHECK_HAS(j.reports.buf, "2 node 1/2 to 10.0.0.1, 1 here, from 2: 2 of r0 2 of r1 2 of r2\n");
+    release_job(&j);
+}
+
+/* Of a node two files are open; what else might be waited for is not asked for. */
+TEST(launch_nodes_where_few_files_may_be_open)
+{
+    enum { NODES = 16, FEW = 3 + 3 * NODES - 1, LONG_S = 60 };
+    struct zt_launch_node nodes[NODES];
+    struct job j = {.opts = {.nodes = nodes, .n_nodes = NODES}};
+    struct rlimit before, few;
+    for (int i = 0; i < NODES; i++)
+        nodes[i] = (struct zt_launch_node){.n_workers = 1, .address = "a"};
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    few = before;
+    few.rlim_cur = FEW;
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    alarm(LONG_S);
+    run_shell(&j, NODES, "echo here");
+    alarm(0);
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK_OK(j.rc, j.err);
+    CHECK_INT(j.result.exit_code, 0);
+    CHECK_HAS(j.lines.buf, "15o here\n");
     release_job(&j);
 }
 
