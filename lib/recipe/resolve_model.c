@@ -197,6 +197,24 @@ static void check_llama3(struct zt_load *ld)
                     rope->high_freq_factor, rope->low_freq_factor);
 }
 
+/* A config.json is written for others, who pass over it too. */
+static void note_unused(struct zt_load *ld, enum zt_rope_scaling scaling, const char *type)
+{
+    static const struct {
+        const char *path;
+        enum zt_rope_scaling least;
+    } keys[] = {{"model.rope_scaling.factor", ZT_ROPE_SCALING_LINEAR},
+                {"model.rope_scaling.low_freq_factor", ZT_ROPE_SCALING_LLAMA3},
+                {"model.rope_scaling.high_freq_factor", ZT_ROPE_SCALING_LLAMA3},
+                {"model.rope_scaling.original_max_position_embeddings", ZT_ROPE_SCALING_LLAMA3}};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(keys); i++) {
+        const struct zt_node *n = zt_load_given(ld, keys[i].path);
+        if (n && scaling < keys[i].least && n->at.src->kind != ZT_SOURCE_CONFIG)
+            zt_diag_add(&ld->notes, ZT_DIAG_WRONG, n->at, "%s: not used: rope_type is %s",
+                        keys[i].path, type);
+    }
+}
+
 static void resolve_rope(struct zt_load *ld)
 {
     static const char old_key[] = "model.rope_scaling.type";
@@ -217,6 +235,8 @@ static void resolve_rope(struct zt_load *ld)
                     "model.rope_scaling: rope_type is missing: linear or llama3");
     int kind = type ? zt_word_index("default|linear|llama3", type) : 0;
     rope->scaling = (enum zt_rope_scaling)ZT_MAX(kind, 0); /* others are refused already */
+    if (kind >= 0)
+        note_unused(ld, rope->scaling, type ? type : "default");
     if (rope->scaling != ZT_ROPE_SCALING_NONE)
         need(ld, "model.rope_scaling.factor");
     if (rope->scaling == ZT_ROPE_SCALING_LLAMA3)

@@ -102,6 +102,26 @@ TEST(recipe_defaults_of_each_type)
     zt_recipe_free(r);
 }
 
+/* What a kind of scaling does not read is said. */
+TEST(recipe_rope_says_what_it_does_not_use)
+{
+    struct zt_recipe *r =
+        load_model("{model_type: llama, rope_scaling: {rope_type: default, factor: 8}}", DATA);
+    CHECK_LOADED(r);
+    CHECK(has_note(r, "model.rope_scaling.factor: not used: rope_type is default"));
+    CHECK_INT(r->n_notes, 1);
+    zt_recipe_free(r);
+    r = load_model(
+        "{model_type: llama, rope_scaling: {type: linear, factor: 8, low_freq_factor: 1, "
+        "original_max_position_embeddings: 64}}",
+        DATA);
+    CHECK_LOADED(r);
+    CHECK(has_note(r, "model.rope_scaling.low_freq_factor: not used: rope_type is linear"));
+    CHECK(has_note(r, "original_max_position_embeddings: not used: rope_type is linear"));
+    CHECK_INT(r->n_notes, 2);
+    zt_recipe_free(r);
+}
+
 /* rope_theta in its new place; a key that says nothing beside it is no second name. */
 TEST(recipe_rope_parameters)
 {
