@@ -85,7 +85,11 @@ static bool put_int(const struct value *v)
 {
     int64_t x = -1;
     const bool is_auto = v->node->auto_is_value;
-    if (!is_auto && !parse_whole(v, v->node, v->key->type == ZT_KEY_SIZE, &x)) {
+    const bool is_max = v->key->inf_is_max && v->node->kind == ZT_NODE_SCALAR &&
+                        zt_word_index("inf|.inf|Infinity", v->node->text) >= 0;
+    if (is_max)
+        x = (int64_t)v->key->max;
+    else if (!is_auto && !parse_whole(v, v->node, v->key->type == ZT_KEY_SIZE, &x)) {
         wrong(v, v->key->auto_is_value ? "a whole number or auto" : "a whole number");
         return false;
     }

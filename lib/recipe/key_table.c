@@ -392,8 +392,9 @@ const struct zt_key zt_keys[] = {
     HARMLESS("communication_backend_name", STR, "the transport is chosen by device"),
 
     /* what DeepSpeed prints */
-    INT("steps_per_print", r.log.steps_per_print, "10", 1, BIG,
-        "Print a line every this many steps."),
+    KEY("steps_per_print", INT, r.log.steps_per_print, "10",
+        "Print a line every this many steps; inf, as Accelerate has it: of the first and the last alone.",
+        .min = 1, .max = BIG, .inf_is_max = true),
     BOOL("wall_clock_breakdown", r.log.wall_clock_breakdown, "false",
          "Record what each step's time goes into, and show it."),
     HARMLESS("dump_state", BOOL, "zerotrain plan --print_recipe shows all of it", .ok = "false"),

@@ -38,6 +38,7 @@ struct zt_key {
     double min, max;    /* INT, SIZE, FLOAT, PAIR; both 0: not checked */
     bool above, below;  /* greater than min, less than max, not equal */
     bool auto_is_value; /* INT: the word auto means -1, not that nothing is given */
+    bool inf_is_max;    /* INT: infinity, as JSON or YAML writes it, means max */
     const char *ok;     /* "a|b" */
     const char *known;  /* ENUM, WORD: understood, but refused */
     size_t dest;        /* offset in struct zt_settings; ZT_NO_DEST: nowhere */
@@ -48,7 +49,8 @@ struct zt_key {
 
 /* scheduler.params as given; resolve_schedule.c makes one struct zt_schedule of them. */
 struct zt_schedule_keys {
-    int64_t warmup_steps, total_steps; /* Constant, Cosine */
+    int64_t warmup_steps; /* Constant, Cosine */
+    int64_t total_steps;  /* Cosine, as min_lr */
     double min_lr;
     double warmup_min_lr, warmup_max_lr, warmup_min_ratio, cos_min_ratio;
     int64_t warmup_num_steps, total_num_steps;

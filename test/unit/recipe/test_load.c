@@ -511,6 +511,22 @@ TEST(recipe_offload_to_nvme)
     zt_recipe_free(r);
 }
 
+/* As Accelerate sets it, and as Python's json writes that. Elsewhere infinity is no whole number. */
+TEST(recipe_infinitely_many_steps_per_print)
+{
+    static const char *const words[] = {"inf", ".inf", "Infinity", ".INF"};
+    for (size_t i = 0; i < ZT_ARRAY_LEN(words); i++) {
+        char text[256];
+        snprintf(text, sizeof text, TINY BATCH "steps_per_print: %s\n", words[i]);
+        struct zt_recipe *r = load_text(text, 1);
+        CHECK_LOADED(r);
+        CHECK_INT(r->log.steps_per_print, (int64_t)1 << 53);
+        zt_recipe_free(r);
+        snprintf(text, sizeof text, TINY BATCH "train: {steps: %s}\n", words[i]);
+        CHECK(!load_text(text, 1));
+    }
+}
+
 TEST(recipe_config_json)
 {
     const char *const set[] = {"model.attn_pdrop=0", "model.n_layer=3"};
