@@ -98,12 +98,42 @@ static void watch_lost_peer(struct front *f, int64_t now_ns)
     zt_front_stop(f, ZT_STOP_TERM);
 }
 
+double zt_front_start_s(const struct front *f)
+{
+    enum { START_S = 60 };
+    return f->opts->start_s > 0 ? f->opts->start_s : START_S;
+}
+
+/* After a twelfth of the time that hosts have to answer, and whenever it has doubled, a person hears which do not. */
+static void tell_awaited(struct front *f, int64_t now_ns)
+{
+    enum { FIRST = 12, SHOWN = 4 };
+    struct zt_str hosts = {0};
+    int n = 0;
+    if (!f->begun_ns)
+        f->begun_ns = now_ns;
+    const int64_t waited_ns = now_ns - f->begun_ns;
+    if (waited_ns < ZT_MAX(f->word_ns, (int64_t)(zt_front_start_s(f) * 1e9 / FIRST)) ||
+        f->stop >= ZT_STOP_TERM || (f->ssh2 && zt_ssh2_asks(f->ssh2))) /* a prompt stands there */
+        return;
+    f->word_ns = 2 * waited_ns;
+    for (int i = 0; i < f->n_nodes; i++)
+        if (zt_node_is_awaited(&f->nodes[i]) && n++ < SHOWN)
+            zt_str_printf(&hosts, "%s%s", n > 1 ? ", " : "", f->nodes[i].host);
+    if (n > SHOWN)
+        zt_str_printf(&hosts, " and %d more hosts", n - SHOWN);
+    if (n)
+        zt_front_notice(f, "waiting for %s (%.0f s)", hosts.buf, (double)waited_ns * 1e-9);
+    zt_str_release(&hosts);
+}
+
 static void watch_time(struct front *f)
 {
     const struct zt_launch_sink *sink = &f->opts->sink;
     const int64_t now_ns = zt_now_ns();
     for (int i = 0; i < f->n_nodes; i++)
         zt_node_watch(&f->nodes[i], now_ns);
+    tell_awaited(f, now_ns);
     watch_lost_peer(f, now_ns);
     if (f->opts->srun)
         zt_srun_read(f->opts->srun);

@@ -84,7 +84,9 @@ struct front {
     int n_given;
 
     bool failed;
-    struct zt_death first;       /* the first failure, when `failed` */
+    int64_t begun_ns,
+        word_ns;           /* the start; how long after it hosts that have not answered are named */
+    struct zt_death first; /* the first failure, when `failed` */
     struct front_node *first_on; /* and where */
     int64_t peer_lost_ns;        /* when the first rank lost a peer; 0: none did */
     struct zt_apart apart;       /* nodes of which ranks say that they do not reach each other */
@@ -109,6 +111,9 @@ ZT_PRINTF(2, 3) void zt_front_notice(const struct front *f, const char *fmt, ...
 /* The first node of which that is true, or NULL. */
 const struct front_node *zt_front_find(const struct front *f,
                                        bool (*is)(const struct front_node *n));
+
+/* Within which an agent that could have answered must have done so. */
+double zt_front_start_s(const struct front *f);
 
 /* ---- front_check.c ---- */
 
@@ -169,6 +174,9 @@ bool zt_node_fail_alone(struct front_node *n, const char *why);
 
 /* Time passes. It is lost after a silence, or once nothing is left of it before its END. */
 void zt_node_watch(struct front_node *n, int64_t now_ns);
+
+/* It is yet to answer. */
+bool zt_node_is_awaited(const struct front_node *n);
 
 /* Something of it is left: the process, or words on its way. */
 bool zt_node_alive(const struct front_node *n);

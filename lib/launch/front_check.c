@@ -55,8 +55,10 @@ int zt_front_check(const struct zt_launch_opts *o, struct zt_err *err)
         return zt_err_set(err, ZT_EINPUT, "the recipe has %zu bytes; the limit is %d",
                           o->recipe_len, ZT_RECIPE_MAX_BYTES);
     if (!(o->grace_s >= 0 && o->grace_s <= SECONDS_MAX) ||
-        !(o->silence_s >= 0 && o->silence_s <= SECONDS_MAX))
-        return zt_err_set(err, ZT_EINPUT, "a grace or silence outside 0 to %d s", SECONDS_MAX);
+        !(o->silence_s >= 0 && o->silence_s <= SECONDS_MAX) ||
+        !(o->start_s >= 0 && o->start_s <= SECONDS_MAX))
+        return zt_err_set(err, ZT_EINPUT, "a grace, silence or start outside 0 to %d s",
+                          SECONDS_MAX);
     if (o->threads < 0 || o->threads > ZT_JOB_THREADS_MAX)
         return zt_err_set(err, ZT_EINPUT, "%d threads for a worker; up to %d are possible",
                           o->threads, ZT_JOB_THREADS_MAX);

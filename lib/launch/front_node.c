@@ -12,8 +12,6 @@
 #include "launch/rendezvous.h"
 #include "launch/supervisor.h"
 
-enum { START_MS = 60 * 1000 }; /* within which ssh must have logged in and started an agent */
-
 /* ---- its start ---- */
 
 /* A new way to it: our ends are the node's, the agent's ends go to *sock and *err_fd. */
@@ -126,6 +124,11 @@ void zt_node_give_up(struct front_node *n)
 bool zt_node_alive(const struct front_node *n)
 {
     return has_agent(n) || (n->link.open && n->link.rfd >= 0);
+}
+
+bool zt_node_is_awaited(const struct front_node *n)
+{
+    return n->ssh && !n->greeted && !n->given_up && has_agent(n);
 }
 
 bool zt_node_was_lost(const struct front_node *n)
@@ -293,22 +296,37 @@ bool zt_node_read_stderr(struct front_node *n)
 
 /* ---- time ---- */
 
+/* Nothing was heard of it for so long. */
+static void lose_silent(struct front_node *n, double silent_s)
+{
+    struct zt_err err;
+    struct zt_str reach = {0};
+    if (n->ssh)
+        zt_ssh_put_reach(n->ssh, &reach);
+    if (n->greeted || !n->ssh)
+        zt_err_set(&err, ZT_EPEER, "it has been silent for %.0f s", silent_s);
+    else
+        zt_err_set(&err, ZT_EPEER,
+                   "no word of zerotrain has come within %.0f s: either ssh hangs, or the login "
+                   "shell there, or %s; `ssh %s true` tries it without zerotrain",
+                   silent_s, n->ssh->program, reach.buf);
+    zt_str_release(&reach);
+    zt_node_lose(n, &err);
+}
+
 static void watch_silence(struct front_node *n, int64_t now_ns)
 {
     const double told_s = n->f->opts->silence_s;
     double limit_s = told_s > 0 ? told_s : ZT_SILENCE_MS * 1e-3;
     zt_link_tick(&n->link, now_ns);
-    const bool asks = n->carried && !n->greeted && zt_ssh2_asks(n->f->ssh2);
+    const bool asks = zt_node_is_awaited(n) && n->carried && zt_ssh2_asks(n->f->ssh2);
     if (asks || (n->ssh && !n->greeted && zt_turn_is_wanted(&n->turn))) /* it cannot speak */
         n->link.silent_ns = 0;
     if (n->ssh && !n->greeted)
-        limit_s = ZT_MAX(limit_s, START_MS * 1e-3);
+        limit_s = ZT_MAX(limit_s, zt_front_start_s(n->f));
     const double silent_s = (double)n->link.silent_ns * 1e-9;
-    if (has_agent(n) && silent_s > limit_s) {
-        struct zt_err err;
-        zt_err_set(&err, ZT_EPEER, "it has been silent for %.0f s", silent_s);
-        zt_node_lose(n, &err);
-    }
+    if (has_agent(n) && silent_s > limit_s)
+        lose_silent(n, silent_s);
 }
 
 /* It did not start, or is lost; the others go on. */

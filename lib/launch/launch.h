@@ -128,6 +128,7 @@ struct zt_launch_opts {
                            Ctrl-C, and this is the exit code when all of them have ended well */
     double grace_s;           /* between SIGTERM and SIGKILL; 0: 3 s */
     double silence_s;         /* after which a silent front end or agent is dead; 0: 15 s */
+    double start_s;           /* within which an agent must answer that could have; 0: 60 s */
     const char *rank_log_dir; /* also write each rank's lines to DIR/rank-N.log; NULL: no */
     bool rank_log_append;     /* to what is in these files; else they are emptied */
     struct zt_launch_sink sink;

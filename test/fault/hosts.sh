@@ -105,11 +105,12 @@ hosts_that_do_not_start() {
 }
 for launcher in openssh ssh; do hosts_that_do_not_start; done
 
-# One host is slow: the others wait for it.
+# One host is slow: the others wait for it, and that is said.
+is_waited_for() { grep -q '^zerotrain: waiting for zt2 ([56] s)' "$tmp/err" || ended; } # below the 20 s of its sshd
 kill -STOP "$(cat "$lab/zt2/pid")"
 go --set train.steps=1000000
 until_true others_wait
-sleep 3 # so slow it is; below the 10 s that ssh waits
+until_true is_waited_for || fail "a host that is slow to start" "nobody says that it is waited for"
 trains && fail "a host that is slow to start" "it trains without it"
 kill -CONT "$(cat "$lab/zt2/pid")"
 until_true trains

@@ -114,6 +114,40 @@ TEST(launch_nodes_that_do_not_add_up)
     release_job(&j);
 }
 
+/* A host that takes the connection and says nothing: a person hears what is waited for, and what to try in the end. */
+TEST(launch_a_host_that_does_not_answer)
+{
+    const struct zt_ssh_target to = {
+        .host = "far", .user = "me", .port = 7, .program = "/opt/zt", .by_client = true};
+    const struct zt_launch_node nodes[] = {{.n_workers = 1, .address = "a"},
+                                           {.n_workers = 1, .address = "far", .ssh = &to}};
+    struct job j = {.opts = {.nodes = nodes, .n_nodes = 2, .start_s = 2.4, .silence_s = 2}};
+    char dir[] = "/tmp/zt-client-XXXXXX", path[64], search[4096];
+    struct zt_err err;
+    CHECK(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/ssh", dir);
+    CHECK_OK(zt_write_file_atomic(path, "#!/bin/sh\nexec sleep 600\n", 25, &err), err);
+    CHECK(chmod(path, 0700) == 0);
+    const char *const before = getenv("PATH");
+    snprintf(search, sizeof search, "%s:%s", dir, before);
+    char *const saved = strdup(before);
+    setenv("PATH", search, 1);
+    run_job(&j, 2, "soft");
+    setenv("PATH", saved, 1);
+    free(saved);
+    CHECK(unlink(path) == 0 && rmdir(dir) == 0);
+    CHECK_INT(j.rc, ZT_EPEER);
+    CHECK_HAS(j.err.msg, "the agent on far did not answer: no word of zerotrain has come within ");
+    CHECK_HAS(j.err.msg, "or /opt/zt; `ssh -p 7 me@far true` tries it without zerotrain");
+    CHECK_HAS(j.notices.buf, "waiting for far (0 s)\n");
+    CHECK_HAS(j.notices.buf, "waiting for far (1 s)\n");
+    int n = 0;
+    for (const char *p = j.notices.buf; (p = strstr(p, "waiting for ")); p++)
+        n++;
+    CHECK(n >= 3 && n <= 4); /* at 1/12, 1/6, 1/3, 2/3 of the time, or a little later */
+    release_job(&j);
+}
+
 /* ---- nodes that are each for themselves ---- */
 
 enum { ALONE_NODES = 3 };
