@@ -107,16 +107,24 @@ static int by_bytes(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* A folder that cannot be read may hold what the pattern is about. */
+static int is_fatal(const char *path, int error)
+{
+    (void)path;
+    return error != ENOENT && error != ENOTDIR;
+}
+
 static int add_pattern(struct finder *f, const char *pattern)
 {
     glob_t g;
-    int rc = glob(pattern, GLOB_NOSORT | GLOB_TILDE, NULL, &g);
+    int rc = glob(pattern, GLOB_NOSORT | GLOB_TILDE, is_fatal, &g);
     if (rc == GLOB_NOMATCH)
         return zt_err_set(f->err, ZT_EINPUT, "%s: no such file, and as a pattern it matches none",
                           pattern);
     if (rc)
         return zt_err_set(f->err, ZT_EIO, "%s: the pattern cannot be expanded (%s)", pattern,
-                          rc == GLOB_NOSPACE ? "out of memory" : "read error");
+                          rc == GLOB_NOSPACE ? "out of memory"
+                                             : "a folder on the way cannot be read");
     qsort(g.gl_pathv, g.gl_pathc, sizeof g.gl_pathv[0], by_bytes);
     rc = 0;
     for (size_t i = 0; !rc && i < g.gl_pathc; i++) {

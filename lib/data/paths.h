@@ -24,7 +24,7 @@ struct zt_data_paths {
     size_t n, cap;
 };
 
-/* Regular files only. An entry that names nothing is ZT_EINPUT. Free items with free(). */
+/* Regular files only. An entry that names nothing is ZT_EINPUT, a pattern through a folder that cannot be read ZT_EIO. Free items with free(). */
 int zt_data_paths_find(const struct zt_str_list *given, struct zt_arena *arena,
                        struct zt_data_paths *out, struct zt_err *err) ZT_MUST_CHECK;
 

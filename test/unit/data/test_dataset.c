@@ -1,5 +1,6 @@
 #include "harness.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -224,6 +225,16 @@ TEST(dataset_patterns)
     paths[1] = bin;
     CHECK_INT(zt_dataset_open(&o, &d, &err), ZT_EINPUT);
     CHECK(strstr(err.msg, "n.bin") && strstr(err.msg, "raw_u16"));
+
+    struct rlimit was, none_left = {0, 0}; /* no folder can be opened */
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none_left.rlim_max = was.rlim_max;
+    paths[1] = pattern;
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+    const int rc = zt_dataset_open(&o, &d, &err);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &was), 0);
+    CHECK_INT(rc, ZT_EIO);
+    CHECK(strstr(err.msg, pattern) && strstr(err.msg, "a folder on the way cannot be read"));
     sandbox_release(&s);
 }
 
