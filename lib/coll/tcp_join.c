@@ -238,30 +238,47 @@ static int64_t age_ms(const struct handshake *h)
     return (zt_now_ns() - h->since_ns) / 1000000;
 }
 
-/* Room for one more who comes: perhaps the place of who has been silent for longest. */
-static bool make_room(struct join *j)
+/* Who of those that come has been silent for longest; -1: nobody is there. */
+static int oldest(const struct join *j)
 {
-    int oldest = -1;
-    if (j->n - j->n_dials < STRANGERS_MAX)
-        return true;
+    int found = -1;
     for (int i = 0; i < j->n; i++)
         if (!j->shakes[i].dialled &&
-            (oldest < 0 || j->shakes[i].since_ns < j->shakes[oldest].since_ns))
-            oldest = i;
-    if (age_ms(&j->shakes[oldest]) < CROWDED_MS)
+            (found < 0 || j->shakes[i].since_ns < j->shakes[found].since_ns))
+            found = i;
+    return found;
+}
+
+/* Room for one more who comes: perhaps the place of the oldest. */
+static bool make_room(struct join *j)
+{
+    if (j->n - j->n_dials < STRANGERS_MAX)
+        return true;
+    const int out = oldest(j);
+    if (age_ms(&j->shakes[out]) < CROWDED_MS)
         return false;
-    forget(j, oldest);
+    forget(j, out);
     return true;
 }
 
-static void accept_all(struct join *j)
+static int accept_all(struct join *j, struct zt_err *err)
 {
     while (make_room(j)) {
         int fd = accept4(j->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+            const int out = oldest(j); /* strangers hold descriptors, too */
+            if (out < 0)
+                return zt_err_errno(err, ZT_ESYS,
+                                    "%d connections to other nodes are needed; see `ulimit -n`",
+                                    j->net->n_conns);
+            forget(j, out);
+            return ZT_OK;
+        }
         if (fd < 0)
-            return;
+            return ZT_OK;
         add(j, fd)->stage = HELLO;
     }
+    return ZT_OK;
 }
 
 /* ---- one step ---- */
@@ -322,7 +339,7 @@ static bool advance(struct join *j, struct handshake *h, bool *done)
     return true;
 }
 
-static void poll_once(struct join *j)
+static int poll_once(struct join *j, struct zt_err *err)
 {
     struct pollfd p[STRANGERS_MAX + DIALS_MAX + 1];
     for (int i = 0; i < j->n; i++)
@@ -334,7 +351,7 @@ static void poll_once(struct join *j)
     p[j->n] = (struct pollfd){.fd = room ? j->listen_fd : -1, .events = POLLIN};
     int n = j->n;
     if (poll(p, (nfds_t)n + 1, POLL_MS) < 0)
-        return;
+        return errno == EINTR ? ZT_OK : zt_err_errno(err, ZT_ESYS, "poll");
     /* Backwards: forgetting one moves the last, which has been looked at, into its place. */
     for (int i = n - 1; i >= 0; i--) {
         bool done = false;
@@ -343,7 +360,7 @@ static void poll_once(struct join *j)
         else if (done)
             take(j, i);
     }
-    accept_all(j);
+    return accept_all(j, err);
 }
 
 static int missing(const struct join *j, double limit_s, struct zt_err *err)
@@ -377,7 +394,9 @@ static int connect_all(struct join *j, double limit_s, struct zt_err *err)
         int rc = dial_missing(j, err);
         if (rc)
             return rc;
-        poll_once(j);
+        rc = poll_once(j, err);
+        if (rc)
+            return rc;
         if (atomic_load(&j->c->ctl->aborted))
             return zt_err_set(err, ZT_EPEER, "aborted while connecting to other nodes");
         if (j->n_open < j->net->n_conns && zt_now_ns() > end_ns)

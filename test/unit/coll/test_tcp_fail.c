@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "coll/tcp_auth.h"
@@ -184,6 +185,34 @@ TEST(strangers_hold_up_nobody)
     free(net);
     free(s);
     free(j);
+}
+
+/* It is not waited for connections that nobody can take up. */
+TEST(too_few_files_may_be_open)
+{
+    struct test_net *net = malloc(sizeof *net);
+    struct test_rank r = {.n = 2, .mesh = mesh_of(1, 2)};
+    struct rlimit before, few;
+    CHECK(net);
+    test_net_init(net, &test_rigs[0], 2);
+    r.job = &net->jobs[0].job;
+    r.tcp = &net->tcp;
+    r.listen_fd = net->fds[0];
+    const int other = dial(&net->addresses[0]), next = dup(other);
+    CHECK(other >= 0 && next >= 0 && close(next) == 0);
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    few = before;
+    few.rlim_cur = (rlim_t)next;
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    const int rc = rank_join(&r);
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK_INT(rc, ZT_ESYS);
+    if (!strstr(r.stream.err.msg, "`ulimit -n`: Too many open files"))
+        FAIL("%s", r.stream.err.msg);
+    close(other);
+    close(net->fds[1]);
+    test_net_release(net);
+    free(net);
 }
 
 TEST(another_secret_joins_nothing)
