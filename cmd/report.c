@@ -57,6 +57,13 @@ static bool is_there(struct report *rep, const char *dir, const char *name)
     return stat(path_in(rep, dir, name), &st) == 0;
 }
 
+/* What a run has written into a pipe or device is not there to be read again. */
+static bool can_be_read(struct report *rep, const char *dir, const char *name)
+{
+    struct stat st;
+    return stat(path_in(rep, dir, name), &st) == 0 && S_ISREG(st.st_mode);
+}
+
 static bool is_run(struct report *rep, const char *dir)
 {
     return is_there(rep, dir, "metrics.jsonl") || is_there(rep, dir, "summary.json") ||
@@ -274,7 +281,7 @@ static void add_run(struct report *rep, const char *dir, const char *name)
     struct zt_err err = {0};
     int rc = 0;
     for (size_t i = 0; i < ZT_ARRAY_LEN(files) && !rc; i++)
-        if (is_there(rep, dir, files[i].name))
+        if (can_be_read(rep, dir, files[i].name))
             rc = files[i].read(rep, dir, &row, &err);
     if (rc) {
         cmd_error("%s", err.msg);

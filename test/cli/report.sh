@@ -85,6 +85,11 @@ sed -i 's/model_type/model_typo/' bad/recipe/recipe.yaml
 cp -r runs/stage0 bad/ranks
 sed -i 1d bad/ranks/recipe.yaml
 for run in bad/*; do try zerotrain report "$run"; done
+# Who reads what a run says while it is said has it; a report waits for nobody.
+cp -r runs/stage0 piped
+rm piped/metrics.jsonl
+mkfifo piped/metrics.jsonl
+try timeout 20 "$ZT" report piped
 # What can be read is reported.
 mkdir mixed
 cp -r bad/line runs/stage0 mixed
