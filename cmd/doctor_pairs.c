@@ -31,11 +31,10 @@ struct net {
 
 static int transfer(struct net *n, bool out, int64_t bytes, int peer, struct zt_err *err)
 {
-    const struct zt_coll_ops *ops = n->coll->ops;
     if (out)
-        ops->send(n->coll, n->s, ZT_GROUP_WORLD, n->buf, bytes / 2, ZT_BF16, peer);
+        zt_send(n->coll, n->s, ZT_GROUP_WORLD, n->buf, bytes / 2, ZT_BF16, peer);
     else
-        ops->recv(n->coll, n->s, ZT_GROUP_WORLD, n->buf, bytes / 2, ZT_BF16, peer);
+        zt_recv(n->coll, n->s, ZT_GROUP_WORLD, n->buf, bytes / 2, ZT_BF16, peer);
     return n->dev->ops->sync(n->dev->ops->record(n->s), err);
 }
 

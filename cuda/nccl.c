@@ -49,7 +49,7 @@ static void reason(char *out, size_t bytes, ncclResult_t r, ncclComm_t comm)
 int zt_nccl_lost(const struct nccl_task *t, struct zt_err *err)
 {
     return zt_err_set(err, ZT_EPEER, "%s #%u of %lld elements over the axes %#x: aborted",
-                      zt_nccl_kind_names[t->kind], t->seq, (long long)t->count, t->group);
+                      zt_call_name(t->call.kind), t->seq, (long long)t->call.count, t->call.group);
 }
 
 /* With the lock held. */
@@ -125,8 +125,8 @@ static int failed(const struct nccl_task *t, ncclResult_t r, struct zt_err *err)
         reason(why, sizeof why, r, t->comm->nccl);
     return zt_err_set(err, code_of(r),
                       "rank %d, GPU %d: %s #%u of %lld elements, %s, over the axes %#x by NCCL: %s",
-                      t->c->base.rank, t->c->dev->index, zt_nccl_kind_names[t->kind], t->seq,
-                      (long long)t->count, zt_dtype_name(t->dtype), t->group, why);
+                      t->c->base.rank, t->c->dev->index, zt_call_name(t->call.kind), t->seq,
+                      (long long)t->call.count, zt_dtype_name(t->call.dtype), t->call.group, why);
 }
 
 /* A communicator is in an error that no call gave: tell, and end. */
@@ -180,8 +180,8 @@ int zt_nccl_run_in_turn(const struct nccl_task *t, const struct zt_cuda_ctx *ctx
     if (c->aborted) {
         rc = zt_nccl_lost(t, err);
     } else {
-        comm->last = zt_nccl_kind_names[t->kind];
-        comm->last_count = t->count;
+        comm->last = zt_call_name(t->call.kind);
+        comm->last_count = t->call.count;
         ncclResult_t r = zt_nccl_issue(t, ctx);
         if (r != ncclSuccess)
             rc = failed(t, r, err);
@@ -203,14 +203,14 @@ static int agree(struct nccl_coll *c, const char *what, int status, struct zt_er
     struct nccl_task t = {
         .c = c,
         .comm = zt_nccl_group_of(c, ZT_GROUP_WORLD),
-        .kind = COLL_HOST_CALL,
-        .group = ZT_GROUP_WORLD,
-        .dtype = ZT_I32,
-        .recv_dtype = ZT_I32,
-        .redop = ZT_MAX,
-        .count = 1,
-        .send = (char *)c->status,
-        .recv = (char *)c->status,
+        .call = {.kind = ZT_BARRIER,
+                 .group = ZT_GROUP_WORLD,
+                 .dtype = ZT_I32,
+                 .recv_dtype = ZT_I32,
+                 .redop = ZT_MAX,
+                 .count = 1,
+                 .send = c->status,
+                 .recv = c->status},
     };
     struct zt_err met;
     int32_t word = status ? -status << 16 | c->base.rank : 0;
@@ -332,13 +332,7 @@ static const struct zt_coll_ops nccl_ops = {
     .name = "NCCL",
     .alloc_shared = alloc_shared,
     .barrier = barrier,
-    .all_reduce = zt_nccl_all_reduce,
-    .reduce_scatter = zt_nccl_reduce_scatter,
-    .all_gather = zt_nccl_all_gather,
-    .broadcast = zt_nccl_broadcast,
-    .all_to_all = zt_nccl_all_to_all,
-    .send = zt_nccl_send,
-    .recv = zt_nccl_recv,
+    .enqueue = zt_nccl_enqueue,
     .abort = abort_all,
     .free = free_coll,
 };

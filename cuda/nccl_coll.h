@@ -20,17 +20,6 @@ enum {
     COLL_MAX_ARENAS = 16,
 };
 
-enum nccl_kind {
-    COLL_ALL_REDUCE,
-    COLL_REDUCE_SCATTER,
-    COLL_ALL_GATHER,
-    COLL_BROADCAST,
-    COLL_ALL_TO_ALL,
-    COLL_SEND,
-    COLL_RECV,
-    COLL_HOST_CALL,
-};
-
 struct nccl_group {
     ncclComm_t nccl; /* NULL: not made, or aborted */
     int n, me;
@@ -66,23 +55,14 @@ struct nccl_coll {
     struct nccl_arena arenas[COLL_MAX_ARENAS];
 };
 
-/* A call as it travels on a stream. */
+/* A call as it travels on a stream, or ZT_BARRIER: a maximum. */
 struct nccl_task {
     struct nccl_coll *c;
     struct nccl_group *comm; /* NULL: the group has one member */
-    enum nccl_kind kind;
-    zt_axes group;
-    enum zt_dtype dtype, recv_dtype;
-    enum zt_redop redop;
-    int root; /* or peer: a rank of the communicator */
     uint32_t seq;
-    int64_t count;
-    const char *send;
-    char *recv;
+    struct zt_call call; /* root: of a message the peer's rank */
 };
 _Static_assert(sizeof(struct nccl_task) <= ZT_TASK_ARG_BYTES, "a task fits a stream's queue");
-
-extern const char *const zt_nccl_kind_names[];
 
 /* The group's communicator; NULL: it has one member, and the world more. */
 struct nccl_group *zt_nccl_group_of(struct nccl_coll *c, zt_axes group);
@@ -105,23 +85,8 @@ ncclResult_t zt_nccl_settle(struct nccl_coll *c, struct nccl_group *comm, ncclRe
 /* Sets ZT_EPEER: the call was aborted. */
 int zt_nccl_lost(const struct nccl_task *t, struct zt_err *err) ZT_MUST_CHECK;
 
-/* ---- the table; nccl_ops.c ---- */
+/* ---- of the table; nccl_ops.c ---- */
 
-void zt_nccl_all_reduce(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                        void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op);
-void zt_nccl_reduce_scatter(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                            enum zt_dtype dtype, void *recv, enum zt_dtype recv_dtype,
-                            int64_t recv_count);
-void zt_nccl_all_gather(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                        void *recv, int64_t send_count, enum zt_dtype dtype);
-void zt_nccl_broadcast(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf,
-                       int64_t count, enum zt_dtype dtype, int root);
-void zt_nccl_all_to_all(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                        const int64_t *send_counts, void *recv, const int64_t *recv_counts,
-                        int64_t stride, enum zt_dtype dtype);
-void zt_nccl_send(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *buf,
-                  int64_t count, enum zt_dtype dtype, int peer);
-void zt_nccl_recv(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf, int64_t count,
-                  enum zt_dtype dtype, int peer);
+void zt_nccl_enqueue(struct zt_coll *base, struct zt_stream *s, const struct zt_call *call);
 
 #endif

@@ -21,17 +21,6 @@
  */
 #include "nccl_coll.h"
 
-const char *const zt_nccl_kind_names[] = {
-    [COLL_ALL_REDUCE] = "all_reduce",
-    [COLL_REDUCE_SCATTER] = "reduce_scatter",
-    [COLL_ALL_GATHER] = "all_gather",
-    [COLL_BROADCAST] = "broadcast",
-    [COLL_ALL_TO_ALL] = "all_to_all",
-    [COLL_SEND] = "send",
-    [COLL_RECV] = "recv",
-    [COLL_HOST_CALL] = "barrier",
-};
-
 static struct nccl_coll *coll_of(struct zt_coll *base)
 {
     return (struct nccl_coll *)base;
@@ -68,38 +57,43 @@ static bool is_float(enum zt_dtype t)
 
 static ncclResult_t issue_all_reduce(const struct nccl_task *t, cudaStream_t s)
 {
+    const struct zt_call *a = &t->call;
+    const char *send = a->send;
+    char *recv = a->recv;
     const int n = t->comm->n;
-    const ncclDataType_t type = type_of(t->dtype);
-    const size_t elem = zt_dtype_bytes(t->dtype), count = (size_t)t->count;
-    if (n == 1 || !is_float(t->dtype)) {
-        STEP(ncclAllReduce(t->send, t->recv, count, type, t->redop == ZT_MAX ? ncclMax : ncclSum,
+    const ncclDataType_t type = type_of(a->dtype);
+    const size_t elem = zt_dtype_bytes(a->dtype), count = (size_t)a->count;
+    if (n == 1 || !is_float(a->dtype)) {
+        STEP(ncclAllReduce(send, recv, count, type, a->redop == ZT_MAX ? ncclMax : ncclSum,
                            t->comm->nccl, s));
         return ncclSuccess;
     }
     size_t part = count / (size_t)n, whole = part * (size_t)n * elem;
-    char *mine = t->recv + (size_t)t->comm->me * part * elem;
+    char *mine = recv + (size_t)t->comm->me * part * elem;
     if (part > 0) {
-        STEP(ncclReduceScatter(t->send, mine, part, type, ncclSum, t->comm->nccl, s));
-        STEP(ncclAllGather(mine, t->recv, part, type, t->comm->nccl, s));
+        STEP(ncclReduceScatter(send, mine, part, type, ncclSum, t->comm->nccl, s));
+        STEP(ncclAllGather(mine, recv, part, type, t->comm->nccl, s));
     }
     if (count > part * (size_t)n)
-        STEP(ncclAllReduce(t->send + whole, t->recv + whole, count - part * (size_t)n, type,
-                           ncclSum, t->comm->nccl, s));
+        STEP(ncclAllReduce(send + whole, recv + whole, count - part * (size_t)n, type, ncclSum,
+                           t->comm->nccl, s));
     return ncclSuccess;
 }
 
 /* Elements [at, at + n) of every slice to the member whose it is, and theirs of ours. */
 static ncclResult_t exchange(const struct nccl_task *t, int64_t at, int64_t n, cudaStream_t s)
 {
-    const size_t elem = zt_dtype_bytes(t->dtype);
-    const ncclDataType_t type = type_of(t->dtype);
+    const struct zt_call *a = &t->call;
+    const char *send = a->send;
+    const size_t elem = zt_dtype_bytes(a->dtype);
+    const ncclDataType_t type = type_of(a->dtype);
     STEP(ncclGroupStart());
     ncclResult_t r = ncclSuccess;
     for (int j = 0; j < t->comm->n && r == ncclSuccess; j++) {
         if (j == t->comm->me)
             continue;
-        r = ncclSend(t->send + (size_t)(j * t->count + at) * elem, (size_t)n, type, j,
-                     t->comm->nccl, s);
+        r = ncclSend(send + (size_t)(j * a->count + at) * elem, (size_t)n, type, j, t->comm->nccl,
+                     s);
         if (r == ncclSuccess || r == ncclInProgress)
             r = ncclRecv(t->c->exchange + (size_t)(j * n) * elem, (size_t)n, type, j, t->comm->nccl,
                          s);
@@ -115,23 +109,26 @@ static ncclResult_t exchange(const struct nccl_task *t, int64_t at, int64_t n, c
 static ncclResult_t issue_wide_reduce_scatter(const struct nccl_task *t,
                                               const struct zt_cuda_ctx *ctx)
 {
-    const size_t elem = zt_dtype_bytes(t->dtype), wide = zt_dtype_bytes(t->recv_dtype);
+    const struct zt_call *a = &t->call;
+    const char *send = a->send;
+    char *recv = a->recv;
+    const size_t elem = zt_dtype_bytes(a->dtype), wide = zt_dtype_bytes(a->recv_dtype);
     const int n = t->comm->n, me = t->comm->me;
     const int64_t size = COLL_EXCHANGE_BYTES / (int64_t)elem / n / COLL_ALIGN_ELEMS *
                          COLL_ALIGN_ELEMS;                           /* > 0: see create */
     CUDA_STEP(cudaStreamWaitEvent(ctx->stream, t->c->exchanged, 0)); /* of another stream */
-    for (int64_t at = 0; at < t->count; at += size) {
-        const int64_t k = ZT_MIN(size, t->count - at);
+    for (int64_t at = 0; at < a->count; at += size) {
+        const int64_t k = ZT_MIN(size, a->count - at);
         ncclResult_t r = exchange(t, at, k, ctx->stream);
         if (r != ncclSuccess)
             return r;
         for (int j = 0; j < n; j++) {
-            const char *from = j == me ? t->send + (size_t)(me * t->count + at) * elem
+            const char *from = j == me ? send + (size_t)(me * a->count + at) * elem
                                        : t->c->exchange + (size_t)(j * k) * elem;
             const struct zt_cast add = {
                 .n = k,
-                .src = {(void *)from, t->dtype},
-                .dst = {t->recv + (size_t)at * wide, t->recv_dtype},
+                .src = {(void *)from, a->dtype},
+                .dst = {recv + (size_t)at * wide, a->recv_dtype},
                 .accumulate = j > 0,
             };
             CUDA_STEP(zt_cuda_cast(&add, ctx));
@@ -143,14 +140,17 @@ static ncclResult_t issue_wide_reduce_scatter(const struct nccl_task *t,
 
 static ncclResult_t issue_all_to_all(const struct nccl_task *t, cudaStream_t s)
 {
-    const ncclDataType_t type = type_of(t->dtype);
-    const size_t stride = (size_t)t->count * zt_dtype_bytes(t->dtype);
+    const struct zt_call *a = &t->call;
+    const char *send = a->send;
+    char *recv = a->recv;
+    const ncclDataType_t type = type_of(a->dtype);
+    const size_t stride = (size_t)a->count * zt_dtype_bytes(a->dtype);
     STEP(ncclGroupStart());
     ncclResult_t r = ncclSuccess;
     for (int j = 0; j < t->comm->n && r == ncclSuccess; j++) {
-        r = ncclSend(t->send + (size_t)j * stride, (size_t)t->count, type, j, t->comm->nccl, s);
+        r = ncclSend(send + (size_t)j * stride, (size_t)a->count, type, j, t->comm->nccl, s);
         if (r == ncclSuccess || r == ncclInProgress)
-            r = ncclRecv(t->recv + (size_t)j * stride, (size_t)t->count, type, j, t->comm->nccl, s);
+            r = ncclRecv(recv + (size_t)j * stride, (size_t)a->count, type, j, t->comm->nccl, s);
         r = r == ncclInProgress ? ncclSuccess : r;
     }
     ncclResult_t end = ncclGroupEnd();
@@ -162,31 +162,32 @@ static ncclResult_t issue_all_to_all(const struct nccl_task *t, cudaStream_t s)
 
 ncclResult_t zt_nccl_issue(const struct nccl_task *t, const struct zt_cuda_ctx *ctx)
 {
+    const struct zt_call *a = &t->call;
     const ncclComm_t nccl = t->comm->nccl;
-    const ncclDataType_t type = type_of(t->dtype);
-    const size_t count = (size_t)t->count;
-    switch (t->kind) {
-    case COLL_ALL_REDUCE:
-    case COLL_HOST_CALL:
+    const ncclDataType_t type = type_of(a->dtype);
+    const size_t count = (size_t)a->count;
+    switch (a->kind) {
+    case ZT_ALL_REDUCE:
+    case ZT_BARRIER:
         return issue_all_reduce(t, ctx->stream);
-    case COLL_REDUCE_SCATTER:
-        if (t->dtype != t->recv_dtype)
+    case ZT_REDUCE_SCATTER:
+        if (a->dtype != a->recv_dtype)
             return issue_wide_reduce_scatter(t, ctx);
-        STEP(ncclReduceScatter(t->send, t->recv, count, type, ncclSum, nccl, ctx->stream));
+        STEP(ncclReduceScatter(a->send, a->recv, count, type, ncclSum, nccl, ctx->stream));
         return ncclSuccess;
-    case COLL_ALL_GATHER:
-        STEP(ncclAllGather(t->send, t->recv, count, type, nccl, ctx->stream));
+    case ZT_ALL_GATHER:
+        STEP(ncclAllGather(a->send, a->recv, count, type, nccl, ctx->stream));
         return ncclSuccess;
-    case COLL_BROADCAST:
-        STEP(ncclBroadcast(t->send, t->recv, count, type, t->root, nccl, ctx->stream));
+    case ZT_BROADCAST:
+        STEP(ncclBroadcast(a->send, a->recv, count, type, a->root, nccl, ctx->stream));
         return ncclSuccess;
-    case COLL_ALL_TO_ALL:
+    case ZT_ALL_TO_ALL:
         return issue_all_to_all(t, ctx->stream);
-    case COLL_SEND:
-        STEP(ncclSend(t->send, count, type, t->root, nccl, ctx->stream));
+    case ZT_SEND:
+        STEP(ncclSend(a->send, count, type, a->root, nccl, ctx->stream));
         return ncclSuccess;
     default:
-        STEP(ncclRecv(t->recv, count, type, t->root, nccl, ctx->stream));
+        STEP(ncclRecv(a->recv, count, type, a->root, nccl, ctx->stream));
         return ncclSuccess;
     }
 }
@@ -194,167 +195,57 @@ ncclResult_t zt_nccl_issue(const struct nccl_task *t, const struct zt_cuda_ctx *
 /* A group of one: a copy, or a cast. */
 static int run_alone(struct zt_stream *s, const struct nccl_task *t, struct zt_err *err)
 {
+    const struct zt_call *a = &t->call;
     const struct zt_cuda_ctx *ctx = zt_cuda_ctx_of(s);
-    size_t bytes = (size_t)t->count * zt_dtype_bytes(t->dtype);
+    size_t bytes = (size_t)a->count * zt_dtype_bytes(a->dtype);
     cudaError_t cu = cudaSuccess;
     pthread_mutex_lock(&t->c->lock);
     bool aborted = t->c->aborted;
     pthread_mutex_unlock(&t->c->lock);
     if (aborted)
         return zt_nccl_lost(t, err);
-    if (t->dtype != t->recv_dtype) {
+    if (a->dtype != a->recv_dtype) {
         const struct zt_cast cast = {
-            .n = t->count,
-            .src = {(void *)t->send, t->dtype},
-            .dst = {t->recv, t->recv_dtype},
+            .n = a->count,
+            .src = {(void *)a->send, a->dtype},
+            .dst = {a->recv, a->recv_dtype},
         };
         cu = zt_cuda_cast(&cast, ctx);
-    } else if (t->send != t->recv && bytes > 0) {
-        cu = cudaMemcpyAsync(t->recv, t->send, bytes, cudaMemcpyDeviceToDevice, ctx->stream);
+    } else if (a->send != a->recv && bytes > 0) {
+        cu = cudaMemcpyAsync(a->recv, a->send, bytes, cudaMemcpyDeviceToDevice, ctx->stream);
     }
-    return zt_cuda_check(s, cu, zt_nccl_kind_names[t->kind], err);
+    return zt_cuda_check(s, cu, zt_call_name(a->kind), err);
 }
 
 static int run_task(struct zt_stream *s, void *arg, struct zt_err *err)
 {
     const struct nccl_task *t = arg;
-    if (t->kind == COLL_ALL_REDUCE && t->redop == ZT_MAX && is_float(t->dtype))
+    const struct zt_call *a = &t->call;
+    if (a->kind == ZT_ALL_REDUCE && a->redop == ZT_MAX && is_float(a->dtype))
         return zt_err_set(err, ZT_EUNSUPPORTED,
                           "all_reduce: NCCL's maximum of %s ignores a NaN, so it is not used",
-                          zt_dtype_name(t->dtype));
+                          zt_dtype_name(a->dtype));
     return t->comm ? zt_nccl_run_in_turn(t, zt_cuda_ctx_of(s), err) : run_alone(s, t, err);
 }
 
-static void enqueue(struct zt_coll *c, struct zt_stream *s, struct nccl_group *comm,
-                    struct nccl_task *t)
-{
-    t->c = coll_of(c);
-    t->comm = comm;
-    ZT_ASSERT(s->dev == t->c->base.dev);
-    ZT_ASSERT_CMP(t->count, >=, 0);
-    if (t->comm)
-        t->seq = atomic_fetch_add(&t->comm->enqueued, 1) + 1;
-    zt_cuda_push(s, run_task, t, sizeof *t);
-}
-
-void zt_nccl_all_reduce(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                        void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op)
-{
-    struct nccl_task t = {
-        .kind = COLL_ALL_REDUCE,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .redop = op,
-        .count = count,
-        .send = send,
-        .recv = recv,
-    };
-    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
-}
-
-void zt_nccl_reduce_scatter(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                            enum zt_dtype dtype, void *recv, enum zt_dtype recv_dtype,
-                            int64_t recv_count)
-{
-    struct nccl_task t = {
-        .kind = COLL_REDUCE_SCATTER,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = recv_dtype,
-        .count = recv_count,
-        .send = send,
-        .recv = recv,
-    };
-    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
-}
-
-void zt_nccl_all_gather(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                        void *recv, int64_t send_count, enum zt_dtype dtype)
-{
-    struct nccl_task t = {
-        .kind = COLL_ALL_GATHER,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .count = send_count,
-        .send = send,
-        .recv = recv,
-    };
-    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
-}
-
-void zt_nccl_broadcast(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf,
-                       int64_t count, enum zt_dtype dtype, int root)
-{
-    struct nccl_task t = {
-        .kind = COLL_BROADCAST,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .root = root,
-        .count = count,
-        .send = buf,
-        .recv = buf,
-    };
-    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
-}
-
-void zt_nccl_all_to_all(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                        const int64_t *send_counts, void *recv, const int64_t *recv_counts,
-                        int64_t stride, enum zt_dtype dtype)
-{
-    (void)send_counts; /* on the device; whole strides are moved */
-    (void)recv_counts;
-    struct nccl_task t = {
-        .kind = COLL_ALL_TO_ALL,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .count = stride,
-        .send = send,
-        .recv = recv,
-    };
-    enqueue(c, s, zt_nccl_group_of(coll_of(c), group), &t);
-}
-
-/* Both ends of a message, `from` and `to` being ranks of the world. */
+/* Of messages between two ranks of the world. */
 static struct nccl_group *message_comm(struct nccl_coll *c, int from, int to)
 {
     struct nccl_group *comm = &c->comms[from < to ? COLL_COMM_UP : COLL_COMM_DOWN];
     return comm->n ? comm : zt_nccl_group_of(c, ZT_GROUP_WORLD);
 }
 
-void zt_nccl_send(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *buf,
-                  int64_t count, enum zt_dtype dtype, int peer)
+void zt_nccl_enqueue(struct zt_coll *base, struct zt_stream *s, const struct zt_call *call)
 {
-    int to = zt_group_member(&c->mesh, group, c->rank, peer);
-    ZT_ASSERT_CMP(to, !=, c->rank);
-    struct nccl_task t = {
-        .kind = COLL_SEND,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .root = to,
-        .count = count,
-        .send = buf,
-    };
-    enqueue(c, s, message_comm(coll_of(c), c->rank, to), &t);
-}
-
-void zt_nccl_recv(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf, int64_t count,
-                  enum zt_dtype dtype, int peer)
-{
-    int from = zt_group_member(&c->mesh, group, c->rank, peer);
-    ZT_ASSERT_CMP(from, !=, c->rank);
-    struct nccl_task t = {
-        .kind = COLL_RECV,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .root = from,
-        .count = count,
-        .recv = buf,
-    };
-    enqueue(c, s, message_comm(coll_of(c), from, c->rank), &t);
+    struct nccl_coll *c = coll_of(base);
+    struct nccl_task t = {.c = c, .comm = zt_nccl_group_of(c, call->group), .call = *call};
+    ZT_ASSERT(s->dev == base->dev);
+    if (call->kind == ZT_SEND || call->kind == ZT_RECV) {
+        const int me = base->rank, peer = zt_group_member(&base->mesh, call->group, me, call->root);
+        t.call.root = peer;
+        t.comm = call->kind == ZT_SEND ? message_comm(c, me, peer) : message_comm(c, peer, me);
+    }
+    if (t.comm)
+        t.seq = atomic_fetch_add(&t.comm->enqueued, 1) + 1;
+    zt_cuda_push(s, run_task, &t, sizeof t);
 }

@@ -21,9 +21,8 @@ struct zt_nccl_id {
 
 struct zt_gpu_info {
     char name[128];
-    char id
-        [ZT_GPU_ID_BYTES]; /* its UUID as nvidia-smi prints it and CUDA_VISIBLE_DEVICES takes it: "GPU-..." or
-                                 "MIG-..."; "": not known */
+    /* Its UUID as nvidia-smi prints it and CUDA_VISIBLE_DEVICES takes it: "GPU-..." or "MIG-..."; "": not known. */
+    char id[ZT_GPU_ID_BYTES];
     int major, minor; /* compute capability */
     size_t total_bytes, free_bytes;
 };

@@ -28,9 +28,39 @@
 #include "base/mesh.h"
 #include "dev/dev.h"
 
-enum { ZT_COLL_ABI = 1 };
+enum { ZT_COLL_ABI = 2 };
+
+/* What ranks call together: on a stream; from ZT_BARRIER on host calls, which are named here only. */
+enum zt_call_kind {
+    ZT_NO_CALL,
+    ZT_ALL_REDUCE,
+    ZT_REDUCE_SCATTER,
+    ZT_ALL_GATHER,
+    ZT_BROADCAST,
+    ZT_ALL_TO_ALL,
+    ZT_SEND,
+    ZT_RECV,
+    ZT_BARRIER,
+    ZT_JOIN,
+    ZT_ALLOC_SHARED,
+    ZT_N_CALL_KINDS,
+};
 
 enum zt_redop { ZT_SUM, ZT_MAX };
+
+/* A call on a stream, in a group of n, as transports get it. What it does stands at the function of its name. */
+struct zt_call {
+    enum zt_call_kind kind;
+    zt_axes group;
+    enum zt_dtype dtype, recv_dtype; /* of send, of recv; equal but for REDUCE_SCATTER */
+    enum zt_redop redop;             /* of ALL_REDUCE; else ZT_SUM */
+    int root;                        /* or peer of a message: a member; of other calls 0 */
+    int64_t count;                   /* elements of a buffer, or of each of its n pieces */
+    const void
+        *send;  /* (n, count) of REDUCE_SCATTER and ALL_TO_ALL, (count) of others; RECV: NULL */
+    void *recv; /* (n, count) of ALL_GATHER and ALL_TO_ALL, (count) of others; SEND: NULL */
+    const int64_t *send_counts, *recv_counts; /* (n) of ALL_TO_ALL, in device memory */
+};
 
 struct zt_coll;
 
@@ -49,47 +79,8 @@ struct zt_coll_ops {
     /* Host barrier over the world; blocking. */
     int (*barrier)(struct zt_coll *c, struct zt_err *err);
 
-    /*
-     * recv = sum/max over the group of send; count elements. In place when send == recv. Large ones
-     * are fast only where recv too lies in an arena. The maximum of anything and NaN is NaN.
-     */
-    void (*all_reduce)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                       void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op);
-
-    /*
-     * recv_count elements per rank: recv = element range [i * recv_count, (i + 1) * recv_count) of
-     * the sum over the group of send (group size * recv_count elements), i this rank's group index.
-     * In place when recv == send + i * recv_count (same dtype). recv_dtype may be wider than dtype.
-     */
-    void (*reduce_scatter)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                           enum zt_dtype dtype, void *recv, enum zt_dtype recv_dtype,
-                           int64_t recv_count);
-
-    /*
-     * send_count elements per rank: recv = concatenation in group order. In place when
-     * send == recv + i * send_count. recv need not be shared memory.
-     */
-    void (*all_gather)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                       void *recv, int64_t send_count, enum zt_dtype dtype);
-
-    /* buf of group member `root` to all; count elements. */
-    void (*broadcast)(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf,
-                      int64_t count, enum zt_dtype dtype, int root);
-
-    /*
-     * send_counts/recv_counts: (group size) int64 in device memory, elements; data to member j lies
-     * at send + j * stride elements, from member j at recv + j * stride. What lies behind the counts
-     * there may be overwritten.
-     */
-    void (*all_to_all)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                       const int64_t *send_counts, void *recv, const int64_t *recv_counts,
-                       int64_t stride, enum zt_dtype dtype);
-
-    /* Point to point inside a group; send completes when the peer has read. */
-    void (*send)(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *buf,
-                 int64_t count, enum zt_dtype dtype, int peer);
-    void (*recv)(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf, int64_t count,
-                 enum zt_dtype dtype, int peer);
+    /* A call that zt_coll_enqueue() has checked; the struct is the caller's again after. */
+    void (*enqueue)(struct zt_coll *c, struct zt_stream *s, const struct zt_call *call);
 
     /* Make every pending and later call on all ranks fail with ZT_EPEER. Safe from any thread. */
     void (*abort)(struct zt_coll *c);
@@ -108,6 +99,60 @@ struct zt_coll {
     struct zt_mesh mesh;
     int rank;
 };
+
+/* ---- calls (coll.c) ---- */
+
+/*
+ * recv = sum/max over the group of send; count elements. In place when send == recv. Large ones
+ * are fast only where recv too lies in an arena. The maximum of anything and NaN is NaN.
+ */
+void zt_all_reduce(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
+                   void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op);
+
+/*
+ * recv_count elements per rank: recv = element range [i * recv_count, (i + 1) * recv_count) of
+ * the sum over the group of send (group size * recv_count elements), i this rank's group index.
+ * In place when recv == send + i * recv_count (same dtype). recv_dtype may be wider than dtype.
+ */
+void zt_reduce_scatter(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
+                       enum zt_dtype dtype, void *recv, enum zt_dtype recv_dtype,
+                       int64_t recv_count);
+
+/*
+ * send_count elements per rank: recv = concatenation in group order. In place when
+ * send == recv + i * send_count. recv need not be shared memory.
+ */
+void zt_all_gather(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
+                   void *recv, int64_t send_count, enum zt_dtype dtype);
+
+/* buf of group member `root` to all; count elements. */
+void zt_broadcast(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf, int64_t count,
+                  enum zt_dtype dtype, int root);
+
+/*
+ * send_counts/recv_counts: (group size) int64 in device memory, elements; data to member j lies
+ * at send + j * stride elements, from member j at recv + j * stride. What lies behind the counts
+ * there may be overwritten.
+ */
+void zt_all_to_all(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
+                   const int64_t *send_counts, void *recv, const int64_t *recv_counts,
+                   int64_t stride, enum zt_dtype dtype);
+
+/* Point to point inside a group; send completes when the peer has read. */
+void zt_send(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *buf, int64_t count,
+             enum zt_dtype dtype, int peer);
+void zt_recv(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf, int64_t count,
+             enum zt_dtype dtype, int peer);
+
+/* Any of them. Our mistake: sizes that do not fit, a root outside the group, a message to oneself. */
+void zt_coll_enqueue(struct zt_coll *c, struct zt_stream *s, const struct zt_call *call);
+
+/* Bytes of send and of recv, in a group of n. */
+size_t zt_call_send_bytes(const struct zt_call *call, int n);
+size_t zt_call_recv_bytes(const struct zt_call *call, int n);
+
+/* "all_reduce"; also for a number that is no kind. */
+const char *zt_call_name(int kind);
 
 /*
  * Shared memory of one host. The launcher makes the descriptors (memfd, sealed against shrinking

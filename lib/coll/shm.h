@@ -43,21 +43,6 @@ struct shm_gate {
     _Atomic uint32_t sleepers;
 };
 
-enum shm_kind {
-    SHM_NONE,
-    SHM_ALL_REDUCE,
-    SHM_REDUCE_SCATTER,
-    SHM_ALL_GATHER,
-    SHM_BROADCAST,
-    SHM_ALL_TO_ALL,
-    SHM_SEND,
-    SHM_RECV,
-    SHM_BARRIER,
-    SHM_JOIN,
-    SHM_ALLOC,
-    SHM_N_KINDS,
-};
-
 /* A range that peers read: in segment number `segment - 1` of the caller's arena; 0: in none. */
 struct shm_range {
     uint32_t segment;
@@ -67,7 +52,7 @@ struct shm_range {
 
 /* What a rank calls, as its peers see it. */
 struct shm_call {
-    _Alignas(SHM_LINE_BYTES) uint8_t kind; /* enum shm_kind */
+    _Alignas(SHM_LINE_BYTES) uint8_t kind; /* enum zt_call_kind */
     uint8_t dtype, recv_dtype, redop;
     uint8_t root, group;
     int16_t status; /* of host calls: 0, or the ZT_E* that was met, */
@@ -173,17 +158,8 @@ struct shm_coll {
 struct shm_task {
     struct shm_coll *c;
     struct shm_channel *channel;
-    enum shm_kind kind;
-    zt_axes group;
-    enum zt_dtype dtype, recv_dtype;
-    enum zt_redop redop;
-    int root; /* or peer: an index in the group */
     uint32_t seq;
-    int64_t count;
-    size_t send_bytes, recv_bytes; /* what peers may touch */
-    const void *send;
-    void *recv;
-    const int64_t *send_counts, *recv_counts;
+    struct zt_call call;
 };
 
 _Static_assert(sizeof(struct shm_task) <= ZT_TASK_ARG_BYTES,
@@ -196,6 +172,8 @@ _Static_assert(sizeof(struct shm_task) <= ZT_TASK_ARG_BYTES,
 struct shm_op {
     struct shm_coll *c;
     const struct shm_task *task;
+    const struct zt_call *call;    /* the task's */
+    size_t send_bytes, recv_bytes; /* what peers may touch */
     int group_n;
     int who;  /* in a host call: the rank whose status it is */
     int peer; /* rank of a message's other end */
@@ -241,8 +219,8 @@ int zt_shm_meet(struct shm_op *op, int status) ZT_MUST_CHECK;
 /* Wait for all members once more. */
 int zt_shm_part(struct shm_op *op) ZT_MUST_CHECK;
 
-/* A task as its peers see it. */
-void zt_shm_call_of(struct shm_call *call, const struct shm_task *task);
+/* Our own call as its peers see it. */
+void zt_shm_call_of(struct shm_call *call, const struct shm_op *op);
 
 /* Equal but for where buffers lie, and what the caller met. */
 bool zt_shm_same_call(const struct shm_call *a, const struct shm_call *b);

@@ -129,15 +129,14 @@ static uint32_t next_seq(struct shm_coll *c)
  * A blocking call of all ranks: everybody learns whether anybody met an error in `status`. seq from
  * next_seq().
  */
-static int agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int status,
+static int agree(struct shm_coll *c, enum zt_call_kind kind, uint32_t seq, int status,
                  struct zt_err *err)
 {
     struct shm_task task = {
         .c = c,
         .channel = &c->host,
-        .kind = kind,
-        .group = SHM_HOST_MASK,
         .seq = seq,
+        .call = {.kind = kind, .group = SHM_HOST_MASK},
     };
     struct shm_op op;
     struct zt_err met;
@@ -155,8 +154,8 @@ static int agree(struct shm_coll *c, enum shm_kind kind, uint32_t seq, int statu
         return rc;
     }
     if (all && !status)
-        return zt_err_set(err, all, "%s: rank %d failed: %s",
-                          kind == SHM_ALLOC ? "alloc_shared" : "joining", rank, zt_code_name(all));
+        return zt_err_set(err, all, "%s: rank %d failed: %s", zt_call_name(kind), rank,
+                          zt_code_name(all));
     return status;
 }
 
@@ -168,7 +167,7 @@ static int join(struct shm_coll *c, struct zt_err *err)
                           c->base.rank);
     for (int a = 0; a < ZT_N_AXES; a++)
         me->mesh[a] = c->base.mesh.size[a];
-    int rc = agree(c, SHM_JOIN, next_seq(c), ZT_OK, err);
+    int rc = agree(c, ZT_JOIN, next_seq(c), ZT_OK, err);
     for (int r = 0; r < c->n_ranks && !rc; r++)
         if (memcmp(c->ctl->members[r].mesh, c->ctl->members[0].mesh, sizeof me->mesh) != 0)
             rc = zt_err_set(err, ZT_EPROTO, "shared memory: rank %d has another mesh than rank 0",
@@ -262,7 +261,7 @@ void zt_shm_coll_abort(struct zt_coll *base)
 int zt_shm_barrier(struct zt_coll *base, struct zt_err *err)
 {
     struct shm_coll *c = (struct shm_coll *)base;
-    return agree(c, SHM_BARRIER, next_seq(c), ZT_OK, err);
+    return agree(c, ZT_BARRIER, next_seq(c), ZT_OK, err);
 }
 
 struct shm_range zt_shm_locate(const struct shm_coll *c, const void *p, size_t bytes)
@@ -381,16 +380,16 @@ static int open_segment(struct shm_coll *c, uint32_t k, struct zt_err *err)
 static int alloc_steps(struct shm_coll *c, uint32_t k, uint32_t seq, int status, struct zt_err *err)
 {
     struct shm_segment *s = &c->segments[k];
-    int rc = agree(c, SHM_ALLOC, seq, status, err);
+    int rc = agree(c, ZT_ALLOC_SHARED, seq, status, err);
     if (rc)
         return rc;
     for (int r = 0; r < c->n_ranks; r++)
         s->bytes[r] = c->ctl->members[r].alloc_bytes;
-    rc = agree(c, SHM_ALLOC, seq, check_free(c, s, err), err);
+    rc = agree(c, ZT_ALLOC_SHARED, seq, check_free(c, s, err), err);
     if (!rc)
-        rc = agree(c, SHM_ALLOC, seq, make_own(c, s, err), err);
+        rc = agree(c, ZT_ALLOC_SHARED, seq, make_own(c, s, err), err);
     if (!rc)
-        rc = agree(c, SHM_ALLOC, seq, open_segment(c, k, err), err);
+        rc = agree(c, ZT_ALLOC_SHARED, seq, open_segment(c, k, err), err);
     return rc;
 }
 

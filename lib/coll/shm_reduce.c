@@ -10,11 +10,11 @@ enum {
 
 int zt_shm_reduce_scatter(struct shm_op *op)
 {
-    const struct shm_task *t = op->task;
+    const struct zt_call *t = op->call;
     const void *src[ZT_SHM_MAX_RANKS];
     size_t at = (size_t)t->count * zt_dtype_bytes(t->dtype) * (size_t)op->me;
     for (int i = 0; i < op->n; i++) {
-        if (!zt_shm_source(op, op->ranks[i], op->calls[i], t->send_bytes, &src[i]))
+        if (!zt_shm_source(op, op->ranks[i], op->calls[i], op->send_bytes, &src[i]))
             return ZT_EPROTO;
         src[i] = (const char *)src[i] + at;
     }
@@ -38,7 +38,7 @@ int zt_shm_reduce_scatter(struct shm_op *op)
  */
 static int reduce_and_push(struct shm_op *op, const void **src, void **dst)
 {
-    const struct shm_task *t = op->task;
+    const struct zt_call *t = op->call;
     int64_t part = zt_align_i64(zt_ceil_div_i64(t->count, op->n), ALIGN_ELEMS);
     int64_t begin = ZT_MIN(part * op->me, t->count), end = ZT_MIN(begin + part, t->count);
     size_t at = (size_t)begin * zt_dtype_bytes(t->dtype);
@@ -66,7 +66,7 @@ static int reduce_and_push(struct shm_op *op, const void **src, void **dst)
  */
 static int reduce_direct(struct shm_op *op, const void **src)
 {
-    const struct shm_task *t = op->task;
+    const struct zt_call *t = op->call;
     size_t elem_bytes = zt_dtype_bytes(t->dtype);
     int64_t block = SMALL_BYTES / (int64_t)elem_bytes;
     _Alignas(SHM_LINE_BYTES) char held[SMALL_BYTES];
@@ -99,14 +99,13 @@ static int reduce_direct(struct shm_op *op, const void **src)
 
 int zt_shm_all_reduce(struct shm_op *op)
 {
-    const struct shm_task *t = op->task;
     const void *src[ZT_SHM_MAX_RANKS];
     void *dst[ZT_SHM_MAX_RANKS];
-    bool push = t->send_bytes > SMALL_BYTES;
+    bool push = op->send_bytes > SMALL_BYTES;
     for (int i = 0; i < op->n; i++) {
-        if (!zt_shm_source(op, op->ranks[i], op->calls[i], t->send_bytes, &src[i]))
+        if (!zt_shm_source(op, op->ranks[i], op->calls[i], op->send_bytes, &src[i]))
             return ZT_EPROTO;
-        dst[i] = zt_shm_at(op->c, op->ranks[i], op->calls[i]->recv, t->recv_bytes);
+        dst[i] = zt_shm_at(op->c, op->ranks[i], op->calls[i]->recv, op->recv_bytes);
         push = push && dst[i];
     }
     return push ? reduce_and_push(op, src, dst) : reduce_direct(op, src);

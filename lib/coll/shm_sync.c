@@ -49,14 +49,17 @@ void zt_shm_op_init(struct shm_op *op, const struct shm_task *task, struct zt_er
 {
     const struct zt_coll *base = &task->c->base;
     /* Host calls are made by the world, in slots that no stream uses. */
-    zt_axes group = task->kind >= SHM_BARRIER ? ZT_GROUP_WORLD : task->group;
+    zt_axes group = task->call.kind >= ZT_BARRIER ? ZT_GROUP_WORLD : task->call.group;
     int first = task->c->first, end = first + task->c->n_ranks;
     op->c = task->c;
     op->task = task;
+    op->call = &task->call;
     op->err = err;
     op->who = base->rank;
     op->group_n = zt_group_size(&base->mesh, group);
-    op->peer = zt_group_member(&base->mesh, group, base->rank, task->root);
+    op->peer = zt_group_member(&base->mesh, group, base->rank, task->call.root);
+    op->send_bytes = zt_call_send_bytes(&task->call, op->group_n);
+    op->recv_bytes = zt_call_recv_bytes(&task->call, op->group_n);
     op->n = 0;
     for (int i = 0; i < op->group_n; i++) {
         int rank = zt_group_member(&base->mesh, group, base->rank, i);
@@ -69,25 +72,21 @@ void zt_shm_op_init(struct shm_op *op, const struct shm_task *task, struct zt_er
 
 struct shm_slot *zt_shm_slot_of(const struct shm_op *op, int rank)
 {
-    return zt_shm_slot(op->c->ctl, op->task->group, rank - op->c->first);
+    return zt_shm_slot(op->c->ctl, op->call->group, rank - op->c->first);
 }
 
 const char *zt_shm_describe(char *buf, size_t buf_bytes, const struct shm_call *call)
 {
-    static const char *const names[SHM_N_KINDS] = {
-        "nothing", "all_reduce", "reduce_scatter", "all_gather", "broadcast",    "all_to_all",
-        "send",    "recv",       "barrier",        "joining",    "alloc_shared",
-    };
-    const char *name = call->kind < SHM_N_KINDS ? names[call->kind] : "an unknown call";
-    int n = snprintf(buf, buf_bytes, "%s #%llu", name, (unsigned long long)call->seq);
-    if (call->kind == SHM_NONE || call->kind >= SHM_BARRIER || n < 0 || (size_t)n >= buf_bytes)
+    int n = snprintf(buf, buf_bytes, "%s #%llu", zt_call_name(call->kind),
+                     (unsigned long long)call->seq);
+    if (call->kind == ZT_NO_CALL || call->kind >= ZT_BARRIER || n < 0 || (size_t)n >= buf_bytes)
         return buf;
     buf_bytes -= (size_t)n;
     char *at = buf + n;
-    if (call->kind == SHM_REDUCE_SCATTER)
+    if (call->kind == ZT_REDUCE_SCATTER)
         snprintf(at, buf_bytes, " of %lld elements, %s to %s", (long long)call->count,
                  zt_dtype_name(call->dtype), zt_dtype_name(call->recv_dtype));
-    else if (call->kind == SHM_BROADCAST)
+    else if (call->kind == ZT_BROADCAST)
         snprintf(at, buf_bytes, " of %lld elements, %s, from member %d", (long long)call->count,
                  zt_dtype_name(call->dtype), call->root);
     else
@@ -100,7 +99,7 @@ int zt_shm_aborted(const struct shm_op *op, const char *where)
 {
     char text[160];
     struct shm_call call;
-    zt_shm_call_of(&call, op->task);
+    zt_shm_call_of(&call, op);
     return zt_err_set(op->err, ZT_EPEER, "%s: aborted %s",
                       zt_shm_describe(text, sizeof text, &call), where);
 }
@@ -177,19 +176,20 @@ static int arrive_and_wait(struct shm_op *op, uint32_t epoch)
     return ZT_OK;
 }
 
-void zt_shm_call_of(struct shm_call *call, const struct shm_task *task)
+void zt_shm_call_of(struct shm_call *call, const struct shm_op *op)
 {
+    const struct zt_call *own = op->call;
     *call = (struct shm_call){
-        .kind = (uint8_t)task->kind,
-        .dtype = (uint8_t)task->dtype,
-        .recv_dtype = (uint8_t)task->recv_dtype,
-        .redop = (uint8_t)task->redop,
-        .root = (uint8_t)task->root,
-        .group = (uint8_t)task->group,
-        .seq = task->seq,
-        .count = task->count,
-        .send = zt_shm_locate(task->c, task->send, task->send_bytes),
-        .recv = zt_shm_locate(task->c, task->recv, task->recv_bytes),
+        .kind = (uint8_t)own->kind,
+        .dtype = (uint8_t)own->dtype,
+        .recv_dtype = (uint8_t)own->recv_dtype,
+        .redop = (uint8_t)own->redop,
+        .root = (uint8_t)own->root,
+        .group = (uint8_t)own->group,
+        .seq = op->task->seq,
+        .count = own->count,
+        .send = zt_shm_locate(op->c, own->send, op->send_bytes),
+        .recv = zt_shm_locate(op->c, own->recv, op->recv_bytes),
     };
 }
 
@@ -205,7 +205,7 @@ int zt_shm_meet(struct shm_op *op, int status)
     const struct shm_task *task = op->task;
     uint32_t epoch = ++task->channel->epoch;
     struct shm_slot *mine = zt_shm_slot_of(op, op->c->base.rank);
-    zt_shm_call_of(&mine->calls[epoch & 1], task);
+    zt_shm_call_of(&mine->calls[epoch & 1], op);
     mine->calls[epoch & 1].status = (int16_t)status;
     mine->calls[epoch & 1].who = op->who;
     int rc = arrive_and_wait(op, epoch);

@@ -58,27 +58,28 @@ static void check_total(const struct staged_call *a)
 {
     struct staged_coll *c = a->c;
     struct staged_lane *l = a->lane;
+    const struct zt_call *call = a->call;
     const struct zt_dev_ops *cpu = c->inner->dev->ops;
     struct total_task t = {
         .c = c,
         .at = l->message,
-        .count = a->count,
-        .name = a->kind->name,
-        .group = a->group,
+        .count = call->count,
+        .name = zt_call_name(call->kind),
+        .group = call->group,
         .n = a->n,
-        .peer = a->root,
+        .peer = call->root,
     };
-    if (a->kind == &zt_staged_send) {
+    if (call->kind == ZT_SEND) {
         cpu->host_call(l->inner, put_total, &t, sizeof t);
-        c->inner->ops->send(c->inner, l->inner, a->group, l->message, 1, ZT_I64, a->root);
-    } else if (a->kind == &zt_staged_recv) {
-        c->inner->ops->recv(c->inner, l->inner, a->group, l->message, 1, ZT_I64, a->root);
+        zt_send(c->inner, l->inner, call->group, l->message, 1, ZT_I64, call->root);
+    } else if (call->kind == ZT_RECV) {
+        zt_recv(c->inner, l->inner, call->group, l->message, 1, ZT_I64, call->root);
         cpu->host_call(l->inner, compare_totals, &t, sizeof t);
     } else {
         t.peer = -1;
         t.at = l->total + a->me;
         cpu->host_call(l->inner, put_total, &t, sizeof t);
-        c->inner->ops->all_gather(c->inner, l->inner, a->group, t.at, l->total, 1, ZT_I64);
+        zt_all_gather(c->inner, l->inner, call->group, t.at, l->total, 1, ZT_I64);
         t.at = l->total;
         cpu->host_call(l->inner, compare_totals, &t, sizeof t);
     }
@@ -102,10 +103,7 @@ static struct staged_lane *lane_of(struct staged_coll *c, struct zt_stream *s)
 /* Elements of each piece that fit a slot. */
 static int64_t chunk_elems(const struct staged_call *a)
 {
-    size_t in = (size_t)(a->kind->in_pieces < 0 ? a->n : a->kind->in_pieces);
-    size_t out = (size_t)(a->kind->out_pieces < 0 ? a->n : a->kind->out_pieces);
-    size_t each = in * a->elem_bytes + out * a->recv_elem_bytes;
-    int64_t fit = (int64_t)((a->c->slot_bytes - STAGED_ALIGN_BYTES) / each);
+    int64_t fit = (int64_t)((a->c->slot_bytes - STAGED_ALIGN_BYTES) / zt_staged_slot_elem_bytes(a));
     return fit / STAGED_ALIGN_ELEMS * STAGED_ALIGN_ELEMS;
 }
 
@@ -113,8 +111,8 @@ static void enqueue_chunks(const struct staged_call *a)
 {
     struct staged_coll *c = a->c;
     const struct zt_dev_ops *dev = c->base.dev->ops, *cpu = c->inner->dev->ops;
-    const int64_t size = chunk_elems(a);
-    const int64_t n = ZT_MAX(zt_ceil_div_i64(a->count, size), (int64_t)1);
+    const int64_t count = a->call->count, size = chunk_elems(a);
+    const int64_t n = ZT_MAX(zt_ceil_div_i64(count, size), (int64_t)1);
     struct zt_event done[STAGED_SLOTS];
     struct staged_chunk chunks[STAGED_SLOTS];
     if (n > 1)
@@ -122,16 +120,16 @@ static void enqueue_chunks(const struct staged_call *a)
     for (int64_t i = 0; i <= n; i++) {
         int now = (int)(i % STAGED_SLOTS), last = (int)((i + 1) % STAGED_SLOTS);
         if (i < n) {
-            chunks[now] = (struct staged_chunk){now, i * size, ZT_MIN(size, a->count - i * size)};
-            a->kind->load(a, &chunks[now]);
+            chunks[now] = (struct staged_chunk){now, i * size, ZT_MIN(size, count - i * size)};
+            zt_staged_load(a, &chunks[now]);
             /* Also: what was stored from this slot before has left it. */
             cpu->wait(a->lane->inner, dev->record(a->s));
-            a->kind->run(a, &chunks[now]);
+            zt_staged_run(a, &chunks[now]);
             done[now] = cpu->record(a->lane->inner);
         }
         if (i > 0) {
             dev->wait(a->s, done[last]);
-            a->kind->store(a, &chunks[last]);
+            zt_staged_store(a, &chunks[last]);
         }
     }
 }
@@ -140,147 +138,40 @@ static void enqueue_chunks(const struct staged_call *a)
 static void enqueue_alone(const struct staged_call *a)
 {
     struct zt_coll *inner = a->c->inner;
+    const struct zt_call *call = a->call;
     const struct zt_dev_ops *dev = a->c->base.dev->ops;
     char *slot = a->lane->slots[0];
-    inner->ops->all_reduce(inner, a->lane->inner, a->group, slot, slot, 0, ZT_I32, ZT_SUM);
+    zt_all_reduce(inner, a->lane->inner, call->group, slot, slot, 0, ZT_I32, ZT_SUM);
     dev->wait(a->s, inner->dev->ops->record(a->lane->inner));
-    if (a->dtype != a->recv_dtype) {
+    if (call->dtype != call->recv_dtype) {
         const struct zt_cast cast = {
-            .n = a->count,
-            .src = {(void *)a->send, a->dtype},
-            .dst = {a->recv, a->recv_dtype},
+            .n = call->count,
+            .src = {(void *)call->send, call->dtype},
+            .dst = {call->recv, call->recv_dtype},
         };
         dev->cast(a->s, &cast);
-    } else if (a->send != a->recv) {
-        zt_staged_copy(a, a->recv, a->send, (size_t)a->count * a->elem_bytes);
+    } else if (call->send != call->recv) {
+        zt_staged_copy(a, call->recv, call->send, (size_t)call->count * a->elem_bytes);
     }
 }
 
-static void enqueue(struct zt_coll *base, struct zt_stream *s, struct staged_call *a)
+static void enqueue(struct zt_coll *base, struct zt_stream *s, const struct zt_call *call)
 {
-    a->c = (struct staged_coll *)base;
-    a->s = s;
-    a->lane = lane_of(a->c, s);
-    a->n = zt_group_size(&base->mesh, a->group);
-    a->me = zt_group_index(&base->mesh, a->group, base->rank);
-    a->elem_bytes = zt_dtype_bytes(a->dtype);
-    a->recv_elem_bytes = zt_dtype_bytes(a->recv_dtype);
-    ZT_ASSERT_CMP(a->count, >=, 0);
-    if (a->n == 1 && a->kind != &zt_staged_all_to_all)
-        enqueue_alone(a);
+    struct staged_coll *c = (struct staged_coll *)base;
+    const struct staged_call a = {
+        .c = c,
+        .s = s,
+        .lane = lane_of(c, s),
+        .call = call,
+        .n = zt_group_size(&base->mesh, call->group),
+        .me = zt_group_index(&base->mesh, call->group, base->rank),
+        .elem_bytes = zt_dtype_bytes(call->dtype),
+        .recv_elem_bytes = zt_dtype_bytes(call->recv_dtype),
+    };
+    if (a.n == 1 && call->kind != ZT_ALL_TO_ALL)
+        enqueue_alone(&a);
     else
-        enqueue_chunks(a);
-}
-
-static void all_reduce(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                       void *recv, int64_t count, enum zt_dtype dtype, enum zt_redop op)
-{
-    struct staged_call a = {
-        .kind = &zt_staged_all_reduce,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .redop = op,
-        .send = send,
-        .recv = recv,
-        .count = count,
-    };
-    enqueue(c, s, &a);
-}
-
-static void reduce_scatter(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                           enum zt_dtype dtype, void *recv, enum zt_dtype recv_dtype,
-                           int64_t recv_count)
-{
-    struct staged_call a = {
-        .kind = &zt_staged_reduce_scatter,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = recv_dtype,
-        .send = send,
-        .recv = recv,
-        .count = recv_count,
-    };
-    enqueue(c, s, &a);
-}
-
-static void all_gather(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                       void *recv, int64_t send_count, enum zt_dtype dtype)
-{
-    struct staged_call a = {
-        .kind = &zt_staged_all_gather,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .send = send,
-        .recv = recv,
-        .count = send_count,
-    };
-    enqueue(c, s, &a);
-}
-
-static void broadcast(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf,
-                      int64_t count, enum zt_dtype dtype, int root)
-{
-    struct staged_call a = {
-        .kind = &zt_staged_broadcast,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .root = root,
-        .send = buf,
-        .recv = buf,
-        .count = count,
-    };
-    enqueue(c, s, &a);
-}
-
-static void all_to_all(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *send,
-                       const int64_t *send_counts, void *recv, const int64_t *recv_counts,
-                       int64_t stride, enum zt_dtype dtype)
-{
-    struct staged_call a = {
-        .kind = &zt_staged_all_to_all,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .send = send,
-        .recv = recv,
-        .count = stride,
-        .send_counts = send_counts,
-        .recv_counts = recv_counts,
-    };
-    enqueue(c, s, &a);
-}
-
-static void send_to(struct zt_coll *c, struct zt_stream *s, zt_axes group, const void *buf,
-                    int64_t count, enum zt_dtype dtype, int peer)
-{
-    struct staged_call a = {
-        .kind = &zt_staged_send,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .root = peer,
-        .send = buf,
-        .count = count,
-    };
-    enqueue(c, s, &a);
-}
-
-static void recv_from(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf,
-                      int64_t count, enum zt_dtype dtype, int peer)
-{
-    struct staged_call a = {
-        .kind = &zt_staged_recv,
-        .group = group,
-        .dtype = dtype,
-        .recv_dtype = dtype,
-        .root = peer,
-        .recv = buf,
-        .count = count,
-    };
-    enqueue(c, s, &a);
+        enqueue_chunks(&a);
 }
 
 /* ---- host calls and lifetime ---- */
@@ -362,13 +253,7 @@ static const struct zt_coll_ops staged_ops = {
     .name = "host-staged",
     .alloc_shared = alloc_shared,
     .barrier = barrier,
-    .all_reduce = all_reduce,
-    .reduce_scatter = reduce_scatter,
-    .all_gather = all_gather,
-    .broadcast = broadcast,
-    .all_to_all = all_to_all,
-    .send = send_to,
-    .recv = recv_from,
+    .enqueue = enqueue,
     .abort = abort_all,
     .drain = drain,
     .free = free_all,

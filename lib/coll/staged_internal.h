@@ -1,6 +1,6 @@
 /*
- * staged_internal.h: inside of the host-staged collectives. staged_kinds.c says what each call moves
- * and runs; staged.c cuts calls into chunks, enqueues them, and owns the staging memory.
+ * staged_internal.h: inside of the host-staged collectives. staged_kinds.c says where the chunks of each
+ * call lie, and moves them; staged.c cuts calls into chunks, enqueues them, and owns the staging memory.
  */
 #ifndef ZT_COLL_STAGED_INTERNAL_H
 #define ZT_COLL_STAGED_INTERNAL_H
@@ -8,8 +8,6 @@
 #include <stdatomic.h>
 
 #include "coll/staged.h"
-
-struct staged_kind;
 
 enum {
     STAGED_SLOTS = 2,
@@ -46,21 +44,13 @@ struct staged_coll {
     struct staged_lane lanes[ZT_STAGED_MAX_STREAMS];
 };
 
-/* A call while it is enqueued. */
+/* A call while it is enqueued. Its count, the elements of a piece, is cut into chunks. */
 struct staged_call {
     struct staged_coll *c;
     struct zt_stream *s;
     struct staged_lane *lane;
-    const struct staged_kind *kind;
-    zt_axes group;
+    const struct zt_call *call;
     int n, me;
-    enum zt_dtype dtype, recv_dtype;
-    enum zt_redop redop;
-    int root; /* or peer */
-    const char *send;
-    char *recv;
-    int64_t count; /* elements of a piece: cut into chunks */
-    const int64_t *send_counts, *recv_counts;
     size_t elem_bytes, recv_elem_bytes;
 };
 
@@ -70,22 +60,15 @@ struct staged_chunk {
     int64_t at, n;
 };
 
-/*
- * How a call moves a chunk: device to slot on the stream, between ranks on the inner stream, slot to
- * device. in_pieces, out_pieces: what a slot holds of them; 0: none, -1: one for each member.
- */
-struct staged_kind {
-    const char *name;
-    void (*load)(const struct staged_call *a, const struct staged_chunk *k);
-    void (*run)(const struct staged_call *a, const struct staged_chunk *k);
-    void (*store)(const struct staged_call *a, const struct staged_chunk *k);
-    int in_pieces, out_pieces;
-};
-
 /* On the call's stream; nothing of 0 bytes. */
 void zt_staged_copy(const struct staged_call *a, void *dst, const void *src, size_t bytes);
 
-extern const struct staged_kind zt_staged_all_reduce, zt_staged_reduce_scatter,
-    zt_staged_all_gather, zt_staged_broadcast, zt_staged_all_to_all, zt_staged_send, zt_staged_recv;
+/* Bytes of a slot for each element of a chunk. */
+size_t zt_staged_slot_elem_bytes(const struct staged_call *a);
+
+/* A chunk's way: device to slot on the stream, between ranks on the inner stream, slot to device. */
+void zt_staged_load(const struct staged_call *a, const struct staged_chunk *k);
+void zt_staged_run(const struct staged_call *a, const struct staged_chunk *k);
+void zt_staged_store(const struct staged_call *a, const struct staged_chunk *k);
 
 #endif

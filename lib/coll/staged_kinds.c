@@ -1,26 +1,73 @@
 #include "base/size.h"
 #include "coll/staged_internal.h"
 
-/* ---- moving ---- */
+/* ---- where a chunk lies in its slot ---- */
 
-static char *slot_of(const struct staged_call *a, const struct staged_chunk *k)
+static char *at_start(const struct staged_call *a, const struct staged_chunk *k)
 {
     return a->lane->slots[k->slot];
 }
 
-/* Where a slot's second part begins: behind a chunk of every in-piece. */
-static char *second_of(const struct staged_call *a, const struct staged_chunk *k)
+/* This rank's among the pieces of all members. */
+static char *at_own(const struct staged_call *a, const struct staged_chunk *k)
 {
-    int pieces = a->kind->in_pieces < 0 ? a->n : a->kind->in_pieces;
-    size_t first = (size_t)pieces * (size_t)k->n * a->elem_bytes;
-    return slot_of(a, k) + zt_align_size(first, STAGED_ALIGN_BYTES);
+    return at_start(a, k) + (size_t)(a->me * k->n) * a->elem_bytes;
 }
+
+/* Behind the pieces of all members. */
+static char *behind(const struct staged_call *a, const struct staged_chunk *k)
+{
+    return at_start(a, k) +
+           zt_align_size((size_t)(a->n * k->n) * a->elem_bytes, STAGED_ALIGN_BYTES);
+}
+
+/* In place, or behind the input when the output is wider. */
+static char *at_reduced(const struct staged_call *a, const struct staged_chunk *k)
+{
+    return a->call->dtype == a->call->recv_dtype ? at_own(a, k) : behind(a, k);
+}
+
+/* Numbers of pieces; OF_ALL: one for each member. */
+enum { NONE = 0, ONE = 1, OF_ALL = -1 };
+
+/*
+ * What the inner transport's send and recv are in a slot: where, and how many pieces are loaded and stored. room:
+ * the pieces that a slot holds of them together, and of results behind these.
+ */
+static const struct staged_kind {
+    char *(*send)(const struct staged_call *a, const struct staged_chunk *k);
+    char *(*recv)(const struct staged_call *a, const struct staged_chunk *k);
+    int n_send, n_recv;
+    int room, room_behind;
+} kinds[ZT_BARRIER] = {
+    [ZT_ALL_REDUCE] = {at_start, at_start, ONE, ONE, ONE, NONE},
+    [ZT_REDUCE_SCATTER] = {at_start, at_reduced, OF_ALL, ONE, OF_ALL, ONE},
+    [ZT_ALL_GATHER] = {at_own, at_start, ONE, OF_ALL, OF_ALL, NONE},
+    [ZT_BROADCAST] = {at_start, at_start, ONE, ONE, ONE, NONE},
+    [ZT_ALL_TO_ALL] = {at_start, behind, OF_ALL, OF_ALL, OF_ALL, OF_ALL},
+    [ZT_SEND] = {at_start, NULL, ONE, NONE, ONE, NONE},
+    [ZT_RECV] = {NULL, at_start, NONE, ONE, ONE, NONE},
+};
+
+static int pieces(const struct staged_call *a, int n)
+{
+    return n == OF_ALL ? a->n : n;
+}
+
+size_t zt_staged_slot_elem_bytes(const struct staged_call *a)
+{
+    const struct staged_kind *kind = &kinds[a->call->kind];
+    return (size_t)pieces(a, kind->room) * a->elem_bytes +
+           (size_t)pieces(a, kind->room_behind) * a->recv_elem_bytes;
+}
+
+/* ---- device to slot and back ---- */
 
 /* The chunk of piece i of a buffer whose pieces lie `count` elements apart. */
 static size_t piece_at(const struct staged_call *a, const struct staged_chunk *k, int i,
                        size_t elem_bytes)
 {
-    return (size_t)(i * a->count + k->at) * elem_bytes;
+    return (size_t)(i * a->call->count + k->at) * elem_bytes;
 }
 
 static void load_pieces(const struct staged_call *a, const struct staged_chunk *k, char *to,
@@ -34,114 +81,45 @@ static void load_pieces(const struct staged_call *a, const struct staged_chunk *
 static void store_pieces(const struct staged_call *a, const struct staged_chunk *k,
                          const char *from, int n_pieces)
 {
+    char *to = a->call->recv;
     size_t bytes = (size_t)k->n * a->recv_elem_bytes;
     for (int i = 0; i < n_pieces; i++)
-        zt_staged_copy(a, a->recv + piece_at(a, k, i, a->recv_elem_bytes), from + (size_t)i * bytes,
+        zt_staged_copy(a, to + piece_at(a, k, i, a->recv_elem_bytes), from + (size_t)i * bytes,
                        bytes);
-}
-
-static void load_one(const struct staged_call *a, const struct staged_chunk *k)
-{
-    load_pieces(a, k, slot_of(a, k), a->send, 1);
-}
-
-static void store_one(const struct staged_call *a, const struct staged_chunk *k)
-{
-    store_pieces(a, k, slot_of(a, k), 1);
-}
-
-static void load_all(const struct staged_call *a, const struct staged_chunk *k)
-{
-    load_pieces(a, k, slot_of(a, k), a->send, a->n);
-}
-
-static void store_all(const struct staged_call *a, const struct staged_chunk *k)
-{
-    store_pieces(a, k, slot_of(a, k), a->n);
-}
-
-static void move_none(const struct staged_call *a, const struct staged_chunk *k)
-{
-    (void)a;
-    (void)k;
-}
-
-/* ---- the calls ---- */
-
-static void run_all_reduce(const struct staged_call *a, const struct staged_chunk *k)
-{
-    char *slot = slot_of(a, k);
-    a->c->inner->ops->all_reduce(a->c->inner, a->lane->inner, a->group, slot, slot, k->n, a->dtype,
-                                 a->redop);
-}
-
-/* In place, or behind the input when the output is wider. */
-static char *reduced_at(const struct staged_call *a, const struct staged_chunk *k)
-{
-    return a->dtype == a->recv_dtype ? slot_of(a, k) + (size_t)(a->me * k->n) * a->elem_bytes
-                                     : second_of(a, k);
-}
-
-static void run_reduce_scatter(const struct staged_call *a, const struct staged_chunk *k)
-{
-    a->c->inner->ops->reduce_scatter(a->c->inner, a->lane->inner, a->group, slot_of(a, k), a->dtype,
-                                     reduced_at(a, k), a->recv_dtype, k->n);
-}
-
-static void store_reduced(const struct staged_call *a, const struct staged_chunk *k)
-{
-    store_pieces(a, k, reduced_at(a, k), 1);
-}
-
-static char *own_piece(const struct staged_call *a, const struct staged_chunk *k)
-{
-    return slot_of(a, k) + (size_t)(a->me * k->n) * a->elem_bytes;
-}
-
-static void load_own(const struct staged_call *a, const struct staged_chunk *k)
-{
-    load_pieces(a, k, own_piece(a, k), a->send, 1);
-}
-
-static void run_all_gather(const struct staged_call *a, const struct staged_chunk *k)
-{
-    a->c->inner->ops->all_gather(a->c->inner, a->lane->inner, a->group, own_piece(a, k),
-                                 slot_of(a, k), k->n, a->dtype);
-}
-
-static void load_root(const struct staged_call *a, const struct staged_chunk *k)
-{
-    if (a->me == a->root)
-        load_one(a, k);
-}
-
-static void run_broadcast(const struct staged_call *a, const struct staged_chunk *k)
-{
-    a->c->inner->ops->broadcast(a->c->inner, a->lane->inner, a->group, slot_of(a, k), k->n,
-                                a->dtype, a->root);
-}
-
-static void store_others(const struct staged_call *a, const struct staged_chunk *k)
-{
-    if (a->me != a->root)
-        store_one(a, k);
 }
 
 /*
  * How much is received is known on the device only. So the chunk of recv is fetched, overwritten as
  * far as the counts say, and written back whole.
  */
-static void load_all_to_all(const struct staged_call *a, const struct staged_chunk *k)
+static void load_received(const struct staged_call *a, const struct staged_chunk *k)
 {
+    const size_t bytes = (size_t)a->n * sizeof(int64_t);
     if (k->at == 0) {
-        zt_staged_copy(a, a->lane->counts[0], a->send_counts,
-                       (size_t)a->n * sizeof *a->send_counts);
-        zt_staged_copy(a, a->lane->counts[1], a->recv_counts,
-                       (size_t)a->n * sizeof *a->recv_counts);
+        zt_staged_copy(a, a->lane->counts[0], a->call->send_counts, bytes);
+        zt_staged_copy(a, a->lane->counts[1], a->call->recv_counts, bytes);
     }
-    load_pieces(a, k, slot_of(a, k), a->send, a->n);
-    load_pieces(a, k, second_of(a, k), a->recv, a->n);
+    load_pieces(a, k, behind(a, k), a->call->recv, a->n);
 }
+
+/* Of a broadcast the root only loads, and the others only store. */
+void zt_staged_load(const struct staged_call *a, const struct staged_chunk *k)
+{
+    const struct staged_kind *kind = &kinds[a->call->kind];
+    if (a->call->kind == ZT_ALL_TO_ALL)
+        load_received(a, k);
+    if (kind->send && (a->call->kind != ZT_BROADCAST || a->me == a->call->root))
+        load_pieces(a, k, kind->send(a, k), a->call->send, pieces(a, kind->n_send));
+}
+
+void zt_staged_store(const struct staged_call *a, const struct staged_chunk *k)
+{
+    const struct staged_kind *kind = &kinds[a->call->kind];
+    if (kind->recv && (a->call->kind != ZT_BROADCAST || a->me != a->call->root))
+        store_pieces(a, k, kind->recv(a, k), pieces(a, kind->n_recv));
+}
+
+/* ---- between ranks ---- */
 
 struct split_task {
     struct zt_coll *inner;
@@ -172,7 +150,7 @@ static int split_counts(void *arg, struct zt_err *err)
     return ZT_OK;
 }
 
-static void run_all_to_all(const struct staged_call *a, const struct staged_chunk *k)
+static void split(const struct staged_call *a, const struct staged_chunk *k, struct zt_call *part)
 {
     struct staged_lane *l = a->lane;
     const struct split_task t = {
@@ -180,80 +158,24 @@ static void run_all_to_all(const struct staged_call *a, const struct staged_chun
         .counts = {l->counts[0], l->counts[1]},
         .parts = {l->chunk_counts[0][k->slot], l->chunk_counts[1][k->slot]},
         .n = a->n,
-        .stride = a->count,
+        .stride = a->call->count,
         .at = k->at,
         .chunk = k->n,
     };
     t.inner->dev->ops->host_call(l->inner, split_counts, &t, sizeof t);
-    t.inner->ops->all_to_all(t.inner, l->inner, a->group, slot_of(a, k), t.parts[0],
-                             second_of(a, k), t.parts[1], k->n, a->dtype);
+    part->send_counts = t.parts[0];
+    part->recv_counts = t.parts[1];
 }
 
-static void store_received(const struct staged_call *a, const struct staged_chunk *k)
+/* The same call, of a chunk. */
+void zt_staged_run(const struct staged_call *a, const struct staged_chunk *k)
 {
-    store_pieces(a, k, second_of(a, k), a->n);
+    const struct staged_kind *kind = &kinds[a->call->kind];
+    struct zt_call part = *a->call;
+    part.count = k->n;
+    part.send = kind->send ? kind->send(a, k) : NULL;
+    part.recv = kind->recv ? kind->recv(a, k) : NULL;
+    if (part.kind == ZT_ALL_TO_ALL)
+        split(a, k, &part);
+    zt_coll_enqueue(a->c->inner, a->lane->inner, &part);
 }
-
-static void run_send(const struct staged_call *a, const struct staged_chunk *k)
-{
-    a->c->inner->ops->send(a->c->inner, a->lane->inner, a->group, slot_of(a, k), k->n, a->dtype,
-                           a->root);
-}
-
-static void run_recv(const struct staged_call *a, const struct staged_chunk *k)
-{
-    a->c->inner->ops->recv(a->c->inner, a->lane->inner, a->group, slot_of(a, k), k->n, a->dtype,
-                           a->root);
-}
-
-const struct staged_kind zt_staged_all_reduce = {
-    .name = "all_reduce",
-    .load = load_one,
-    .run = run_all_reduce,
-    .store = store_one,
-    .in_pieces = 1,
-};
-const struct staged_kind zt_staged_reduce_scatter = {
-    .name = "reduce_scatter",
-    .load = load_all,
-    .run = run_reduce_scatter,
-    .store = store_reduced,
-    .in_pieces = -1,
-    .out_pieces = 1,
-};
-const struct staged_kind zt_staged_all_gather = {
-    .name = "all_gather",
-    .load = load_own,
-    .run = run_all_gather,
-    .store = store_all,
-    .in_pieces = -1,
-};
-const struct staged_kind zt_staged_broadcast = {
-    .name = "broadcast",
-    .load = load_root,
-    .run = run_broadcast,
-    .store = store_others,
-    .in_pieces = 1,
-};
-const struct staged_kind zt_staged_all_to_all = {
-    .name = "all_to_all",
-    .load = load_all_to_all,
-    .run = run_all_to_all,
-    .store = store_received,
-    .in_pieces = -1,
-    .out_pieces = -1,
-};
-const struct staged_kind zt_staged_send = {
-    .name = "send",
-    .load = load_one,
-    .run = run_send,
-    .store = move_none,
-    .in_pieces = 1,
-};
-const struct staged_kind zt_staged_recv = {
-    .name = "recv",
-    .load = move_none,
-    .run = run_recv,
-    .store = store_one,
-    .in_pieces = 1,
-};

@@ -228,25 +228,24 @@ void zt_tcp_combine(const struct shm_op *op, const void *partial, const struct z
 /* One hop: what every member sends goes to all nodes. */
 static bool is_small(const struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
-    return (k->kind == SHM_ALL_REDUCE || k->kind == SHM_REDUCE_SCATTER ||
-            k->kind == SHM_ALL_GATHER) &&
-           k->send_bytes <= TCP_SMALL_BYTES &&
-           k->send_bytes * (size_t)t->g->n <= TCP_STAGE_BYTES / 2;
+    const struct zt_call *k = t->op->call;
+    return (k->kind == ZT_ALL_REDUCE || k->kind == ZT_REDUCE_SCATTER || k->kind == ZT_ALL_GATHER) &&
+           t->op->send_bytes <= TCP_SMALL_BYTES &&
+           t->op->send_bytes * (size_t)t->g->n <= TCP_STAGE_BYTES / 2;
 }
 
 /* Bytes of the result that member i here finds in a block, and where in it. */
 static size_t small_result(const struct tcp_op *t, int i, size_t *at)
 {
-    const struct shm_task *k = t->op->task;
-    *at = k->kind == SHM_REDUCE_SCATTER ? (size_t)i * k->recv_bytes : 0;
-    return k->recv_bytes;
+    const struct zt_call *k = t->op->call;
+    *at = k->kind == ZT_REDUCE_SCATTER ? (size_t)i * t->op->recv_bytes : 0;
+    return t->op->recv_bytes;
 }
 
 static void combine_small(const struct tcp_op *t, const void **all, char *result)
 {
     const struct shm_op *op = t->op;
-    const struct shm_task *k = op->task;
+    const struct zt_call *k = op->call;
     const struct tcp_part *ours = &t->g->parts[t->g->me];
     struct zt_combine sum = {
         .n_src = t->g->n,
@@ -257,16 +256,16 @@ static void combine_small(const struct tcp_op *t, const void **all, char *result
         .op = k->redop,
         .count = k->count,
     };
-    if (k->kind == SHM_ALL_GATHER) {
+    if (k->kind == ZT_ALL_GATHER) {
         for (int i = 0; i < t->g->n; i++)
-            memcpy(result + (size_t)i * k->send_bytes, all[i], k->send_bytes);
+            memcpy(result + (size_t)i * op->send_bytes, all[i], op->send_bytes);
         return;
     }
-    int n_results = k->kind == SHM_REDUCE_SCATTER ? ours->n : 1;
+    int n_results = k->kind == ZT_REDUCE_SCATTER ? ours->n : 1;
     for (int r = 0; r < n_results; r++) {
         const void *src[ZT_TCP_MAX_RANKS];
-        size_t skip = n_results == 1 && k->kind == SHM_ALL_REDUCE ? 0 : (size_t)(ours->first + r);
-        void *dst = result + (size_t)r * k->recv_bytes;
+        size_t skip = n_results == 1 && k->kind == ZT_ALL_REDUCE ? 0 : (size_t)(ours->first + r);
+        void *dst = result + (size_t)r * op->recv_bytes;
         for (int i = 0; i < t->g->n; i++)
             src[i] = (const char *)all[i] + skip * (size_t)k->count * zt_dtype_bytes(k->dtype);
         sum.src = src;
@@ -277,13 +276,13 @@ static void combine_small(const struct tcp_op *t, const void **all, char *result
 
 static int run_small(struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     const void *all[ZT_TCP_MAX_RANKS];
     bool alone = t->op->n == 1;
     char *block = alone ? k->recv : zt_tcp_stage(t);
     size_t at, bytes = small_result(t, t->op->me, &at);
     if (t->g->speaks) {
-        int rc = zt_tcp_exchange(t, (const void *const *)t->src, all, k->send_bytes);
+        int rc = zt_tcp_exchange(t, (const void *const *)t->src, all, t->op->send_bytes);
         if (rc)
             return rc;
         combine_small(t, all, block);
@@ -298,28 +297,29 @@ static int run_small(struct tcp_op *t)
 
 /* ---- all calls ---- */
 
-static int (*const large[SHM_N_KINDS])(struct tcp_op *t) = {
-    [SHM_ALL_REDUCE] = zt_tcp_all_reduce, [SHM_REDUCE_SCATTER] = zt_tcp_reduce_scatter,
-    [SHM_ALL_GATHER] = zt_tcp_all_gather, [SHM_BROADCAST] = zt_tcp_broadcast,
-    [SHM_ALL_TO_ALL] = zt_tcp_all_to_all,
+static int (*const large[ZT_N_CALL_KINDS])(struct tcp_op *t) = {
+    [ZT_ALL_REDUCE] = zt_tcp_all_reduce, [ZT_REDUCE_SCATTER] = zt_tcp_reduce_scatter,
+    [ZT_ALL_GATHER] = zt_tcp_all_gather, [ZT_BROADCAST] = zt_tcp_broadcast,
+    [ZT_ALL_TO_ALL] = zt_tcp_all_to_all,
 };
 
 /* Buffers of the members here. Those that only the root reads from may lie anywhere elsewhere. */
 static int find_buffers(struct tcp_op *t)
 {
     struct shm_op *op = t->op;
-    const struct shm_task *k = op->task;
-    int root = k->kind == SHM_BROADCAST ? k->root - t->g->parts[t->g->me].first : -1;
+    const struct zt_call *k = op->call;
+    int root = k->kind == ZT_BROADCAST ? k->root - t->g->parts[t->g->me].first : -1;
     t->direct = true;
     for (int i = 0; i < op->n; i++) {
-        if ((k->kind != SHM_BROADCAST || i == root) &&
-            !zt_shm_source(op, op->ranks[i], op->calls[i], k->send_bytes,
+        if ((k->kind != ZT_BROADCAST || i == root) &&
+            !zt_shm_source(op, op->ranks[i], op->calls[i], op->send_bytes,
                            (const void **)&t->src[i]))
             return ZT_EPROTO;
-        t->dst[i] = i == op->me ? k->recv
-                                : zt_shm_at(op->c, op->ranks[i], op->calls[i]->recv, k->recv_bytes);
+        t->dst[i] = i == op->me
+                        ? k->recv
+                        : zt_shm_at(op->c, op->ranks[i], op->calls[i]->recv, op->recv_bytes);
         t->direct = t->direct && (i == 0 || t->dst[i]) &&
-                    (i == 0 || op->calls[i]->recv.segment || !k->recv_bytes);
+                    (i == 0 || op->calls[i]->recv.segment || !op->recv_bytes);
     }
     return ZT_OK;
 }
@@ -328,7 +328,7 @@ static int run_large(struct tcp_op *t)
 {
     int rc = t->g->speaks ? zt_tcp_exchange(t, NULL, NULL, 0) : ZT_OK;
     if (!rc)
-        rc = large[t->op->task->kind](t);
+        rc = large[t->op->call->kind](t);
     return rc ? rc : zt_shm_part(t->op);
 }
 
@@ -343,9 +343,9 @@ static int tell_mismatch(struct tcp_op *t)
 int zt_tcp_run(struct shm_op *op)
 {
     struct tcp_net *net = op->c->net;
-    struct tcp_op t = {.op = op, .g = &net->groups[op->task->group]};
+    struct tcp_op t = {.op = op, .g = &net->groups[op->call->group]};
     t.stage = zt_tcp_shared(op->c, op->ranks[0], t.g);
-    if (op->task->kind == SHM_ALL_TO_ALL)
+    if (op->call->kind == ZT_ALL_TO_ALL)
         zt_tcp_publish_counts(&t);
     int rc = zt_shm_meet(op, ZT_OK);
     if (rc == ZT_EPROTO)

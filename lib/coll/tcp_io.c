@@ -16,7 +16,7 @@ static int lost(struct shm_op *op, const struct tcp_conn *conn, int no)
     snprintf(why, sizeof why, "lost rank %d at %s: %s", conn->rank,
              zt_tcp_address_text(&op->c->net->addresses[conn->rank], at, sizeof at),
              no ? strerror(no) : "it has closed the connection");
-    zt_shm_call_of(&call, op->task);
+    zt_shm_call_of(&call, op);
     zt_err_set(op->err, ZT_EPEER, "%s: %s", zt_shm_describe(text, sizeof text, &call), why);
     zt_tcp_lost(op->c, why);
     return ZT_EPEER;

@@ -8,10 +8,14 @@ struct note {
     int64_t count;
 };
 
-static struct note note_of(const struct shm_task *t)
+static struct note note_of(const struct shm_op *op)
 {
-    return (struct note){
-        .kind = t->kind, .dtype = t->dtype, .group = t->group, .seq = t->seq, .count = t->count};
+    const struct zt_call *t = op->call;
+    return (struct note){.kind = t->kind,
+                         .dtype = t->dtype,
+                         .group = t->group,
+                         .seq = op->task->seq,
+                         .count = t->count};
 }
 
 static bool fit(const struct note *a, const struct note *b)
@@ -23,13 +27,13 @@ static int mismatch(const struct shm_op *op, const struct note *theirs)
 {
     struct shm_call mine;
     const struct shm_call other = {
-        .kind = theirs->kind < SHM_N_KINDS ? (uint8_t)theirs->kind : SHM_NONE,
+        .kind = theirs->kind < ZT_N_CALL_KINDS ? (uint8_t)theirs->kind : ZT_NO_CALL,
         .dtype = theirs->dtype < ZT_N_DTYPES ? (uint8_t)theirs->dtype : 0,
         .group = (uint8_t)theirs->group,
         .seq = theirs->seq,
         .count = theirs->count,
     };
-    zt_shm_call_of(&mine, op->task);
+    zt_shm_call_of(&mine, op);
     return zt_shm_mismatch(op, op->c->base.rank, &mine, op->peer, &other);
 }
 
@@ -46,9 +50,9 @@ static int pump_all(struct shm_op *op, struct tcp_flow flow)
 /* An answer that comes before all is sent says that the calls do not match. */
 static int send_message(struct shm_op *op)
 {
-    const struct shm_task *t = op->task;
+    const struct zt_call *t = op->call;
     struct tcp_conn *conn = op->c->net->out[op->peer];
-    struct note mine = note_of(t), theirs;
+    struct note mine = note_of(op), theirs;
     struct tcp_flow flows[2] = {
         {conn, true, (char *)&mine, 0, sizeof mine},
         {conn, false, (char *)&theirs, 0, sizeof theirs},
@@ -58,22 +62,22 @@ static int send_message(struct shm_op *op)
         if (rc)
             return rc;
         if (flows[0].p == (char *)&mine && flows[0].done == sizeof mine)
-            flows[0] = (struct tcp_flow){conn, true, (char *)t->send, 0, t->send_bytes};
+            flows[0] = (struct tcp_flow){conn, true, (char *)t->send, 0, op->send_bytes};
     }
     return fit(&mine, &theirs) ? ZT_OK : mismatch(op, &theirs);
 }
 
 static int receive_message(struct shm_op *op)
 {
-    const struct shm_task *t = op->task;
+    const struct zt_call *t = op->call;
     struct tcp_conn *conn = op->c->net->in[op->peer];
-    struct note mine = note_of(t), theirs;
+    struct note mine = note_of(op), theirs;
     int rc = pump_all(op, (struct tcp_flow){conn, false, (char *)&theirs, 0, sizeof theirs});
     if (rc)
         return rc;
     bool fits = fit(&mine, &theirs);
     if (fits)
-        rc = pump_all(op, (struct tcp_flow){conn, false, t->recv, 0, t->recv_bytes});
+        rc = pump_all(op, (struct tcp_flow){conn, false, t->recv, 0, op->recv_bytes});
     if (!rc)
         rc = pump_all(op, (struct tcp_flow){conn, true, (char *)&mine, 0, sizeof mine});
     return rc || fits ? rc : mismatch(op, &theirs);
@@ -81,5 +85,5 @@ static int receive_message(struct shm_op *op)
 
 int zt_tcp_message(struct shm_op *op)
 {
-    return op->task->kind == SHM_SEND ? send_message(op) : receive_message(op);
+    return op->call->kind == ZT_SEND ? send_message(op) : receive_message(op);
 }

@@ -34,7 +34,7 @@ static int push(struct tcp_op *t, struct region *r, size_t come, bool in_turn)
 /* The others' side of push(): a whole region in blocks. */
 static int pull(struct tcp_op *t, size_t at, size_t bytes)
 {
-    char *recv = t->op->task->recv;
+    char *recv = t->op->call->recv;
     for (size_t done = 0; !t->direct && done < bytes;) {
         size_t n = ZT_MIN(bytes - done, (size_t)TCP_STAGE_BYTES);
         const char *block = zt_tcp_stage(t);
@@ -60,18 +60,18 @@ static bool any_left(const struct tcp_flow *flows, int n)
 static struct region region_of(const struct tcp_op *t, int part)
 {
     const struct tcp_part *p = &t->g->parts[part];
-    size_t each = t->op->task->send_bytes;
+    size_t each = t->op->send_bytes;
     return (struct region){(size_t)p->first * each, (size_t)p->n * each, 0};
 }
 
 /* What the members of this node send: each copies that himself. */
 static void gather_here(const struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     char *to = (char *)k->recv + region_of(t, t->g->me).at;
-    for (int i = 0; i < t->op->n; i++, to += k->send_bytes)
+    for (int i = 0; i < t->op->n; i++, to += t->op->send_bytes)
         if (to != t->src[i])
-            zt_copy_large(to, t->src[i], k->send_bytes);
+            zt_copy_large(to, t->src[i], t->op->send_bytes);
 }
 
 static int gather_over(struct tcp_op *t)
@@ -80,7 +80,7 @@ static int gather_over(struct tcp_op *t)
     struct region r[ZT_TCP_MAX_NODES];
     int member[ZT_TCP_MAX_NODES] = {0}; /* whose bytes an out flow moves */
     int n = g->n_parts, turn = 0;
-    size_t each = t->op->task->send_bytes;
+    size_t each = t->op->send_bytes;
     for (int i = 0; i < n; i++) {
         r[i] = region_of(t, i);
         if (i == g->me)
@@ -132,7 +132,7 @@ int zt_tcp_all_gather(struct tcp_op *t)
 static int pass_on(struct tcp_op *t, int root_part, const char *from)
 {
     struct tcp_group *g = t->g;
-    size_t bytes = t->op->task->send_bytes;
+    size_t bytes = t->op->send_bytes;
     struct region r = {0, bytes, 0};
     int n = 0, in = -1;
     if (g->me != root_part) {
@@ -161,7 +161,7 @@ static int pass_on(struct tcp_op *t, int root_part, const char *from)
 
 int zt_tcp_broadcast(struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     struct tcp_group *g = t->g;
     int part = g->n_parts - 1;
     while (g->parts[part].first > k->root)
@@ -171,9 +171,9 @@ int zt_tcp_broadcast(struct tcp_op *t)
     if (g->speaks)
         rc = pass_on(t, part, root < 0 ? t->dst[0] : t->src[root]);
     else if (root < 0)
-        rc = pull(t, 0, k->recv_bytes);
+        rc = pull(t, 0, t->op->recv_bytes);
     if (!rc && root >= 0 && root != t->op->me)
-        zt_copy_large(k->recv, t->src[root], k->send_bytes);
+        zt_copy_large(k->recv, t->src[root], t->op->send_bytes);
     return rc;
 }
 
@@ -190,7 +190,7 @@ static int64_t *counts_of(const struct tcp_op *t, int member, int which)
 
 void zt_tcp_publish_counts(const struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     size_t bytes = (size_t)t->g->n * sizeof(int64_t);
     memcpy(counts_of(t, t->op->me, SENT), k->send_counts, bytes);
     memcpy(counts_of(t, t->op->me, EXPECTED), k->recv_counts, bytes);
@@ -213,7 +213,7 @@ static int swap_counts(struct tcp_op *t)
 
 static int check_counts(const struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     const int64_t *coming = counts_of(t, t->op->me, COMING);
     const struct zt_coll *base = &t->op->c->base;
     for (int i = 0; i < t->g->n; i++)
@@ -221,7 +221,8 @@ static int check_counts(const struct tcp_op *t)
             return zt_err_set(t->op->err, ZT_EPROTO,
                               "all_to_all #%u: rank %d sends %lld elements where rank %d expects "
                               "%lld, at most %lld",
-                              k->seq, zt_group_member(&base->mesh, k->group, base->rank, i),
+                              t->op->task->seq,
+                              zt_group_member(&base->mesh, k->group, base->rank, i),
                               (long long)coming[i], base->rank, (long long)k->recv_counts[i],
                               (long long)k->count);
     return ZT_OK;
@@ -234,7 +235,7 @@ struct pieces {
 
 static bool next_piece(struct tcp_op *t, struct pieces *p, struct tcp_flow *f)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     const struct tcp_part *there = &t->g->parts[p->part];
     size_t elem_bytes = zt_dtype_bytes(k->dtype);
     while (f->done == f->ready) {
@@ -279,7 +280,7 @@ static int receive(struct tcp_op *t, struct outgoing *o)
 /* The piece of group member i to member `to` here; every member of this node calls it. */
 static int take_piece(struct tcp_op *t, struct outgoing *o, struct tcp_conn *conn, int i, int to)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     size_t elem_bytes = zt_dtype_bytes(k->dtype), at = (size_t)(i * k->count) * elem_bytes;
     size_t bytes = (size_t)counts_of(t, to, COMING)[i] * elem_bytes;
     bool staged = to > 0 && !t->direct;
@@ -319,7 +320,7 @@ static int take_all(struct tcp_op *t, struct outgoing *o)
 
 static void keep_here(const struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     const struct tcp_part *ours = &t->g->parts[t->g->me];
     size_t elem_bytes = zt_dtype_bytes(k->dtype), stride = (size_t)k->count * elem_bytes;
     for (int i = 0; i < t->op->n; i++)

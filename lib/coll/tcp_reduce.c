@@ -51,7 +51,7 @@ static void flat_start(struct flat *f)
 static bool flat_sum(struct flat *f)
 {
     struct tcp_op *t = f->t;
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     const void *src[ZT_TCP_MAX_NODES];
     int me = t->g->me;
     size_t bytes = next_chunk(f);
@@ -111,7 +111,7 @@ static void flat_turn(struct flat *f)
 static int flat_run(struct flat *f)
 {
     struct tcp_op *t = f->t;
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     f->elem_bytes = zt_dtype_bytes(k->dtype);
     f->result_elem_bytes = zt_dtype_bytes(k->recv_dtype);
     f->chunk = TCP_CHUNK_BYTES / (int64_t)f->elem_bytes;
@@ -171,11 +171,11 @@ struct chain {
     int64_t result_end;
 };
 
-static struct cut cut_of(const struct shm_task *k, int n)
+static struct cut cut_of(const struct zt_call *k, int n)
 {
     size_t wide =
         ZT_MAX(zt_dtype_bytes(zt_tcp_partial_dtype(k->dtype)), zt_dtype_bytes(k->recv_dtype));
-    bool scatters = k->kind == SHM_REDUCE_SCATTER;
+    bool scatters = k->kind == ZT_REDUCE_SCATTER;
     return (struct cut){.total = scatters ? k->count * n : k->count,
                         .slice = ZT_MAX(k->count, (int64_t)1),
                         .chunk = TCP_CHUNK_BYTES / (int64_t)wide};
@@ -246,7 +246,7 @@ static int hand_out(struct chain *c)
 static bool combine_next(struct chain *c)
 {
     struct tcp_op *t = c->t;
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     const void *src[ZT_SHM_MAX_RANKS];
     struct stop *s = &c->combined;
     bool there = c->first ? s->index - c->left.index < TCP_RING : s->index < c->came.index;
@@ -365,12 +365,12 @@ static int chain_run(struct chain *c)
 
 static int run_chain(struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     const struct tcp_part *ours = &t->g->parts[t->g->me];
     struct chain c = {
         .t = t,
         .cut = cut_of(k, t->g->n),
-        .scatters = k->kind == SHM_REDUCE_SCATTER,
+        .scatters = k->kind == ZT_REDUCE_SCATTER,
         .first = t->g->me == 0,
         .last = t->g->me == t->g->n_parts - 1,
         .partial = zt_tcp_partial_dtype(k->dtype),
@@ -390,10 +390,10 @@ static int run_chain(struct tcp_op *t)
 /* A member that does not speak, and cannot be written to: its results pass by in pieces. */
 static int take_pieces(struct tcp_op *t)
 {
-    const struct shm_task *k = t->op->task;
+    const struct zt_call *k = t->op->call;
     const struct tcp_part *ours = &t->g->parts[t->g->me];
     struct cut cut = cut_of(k, t->g->n);
-    bool scatters = k->kind == SHM_REDUCE_SCATTER;
+    bool scatters = k->kind == ZT_REDUCE_SCATTER;
     struct stop s = {.at = scatters ? (ours->first + 1) * cut.slice : 0};
     int64_t end = scatters ? (ours->first + ours->n) * cut.slice : cut.total;
     if (t->direct)
@@ -414,7 +414,7 @@ static int take_pieces(struct tcp_op *t)
 
 int zt_tcp_all_reduce(struct tcp_op *t)
 {
-    int64_t count = t->op->task->count;
+    int64_t count = t->op->call->count;
     int n = t->g->n_parts, me = t->g->me;
     if (!t->g->speaks)
         return take_pieces(t);
@@ -424,7 +424,7 @@ int zt_tcp_all_reduce(struct tcp_op *t)
     int64_t part = zt_align_i64(zt_ceil_div_i64(count, n), ALIGN_ELEMS);
     for (int i = 0; i <= n; i++)
         f.bounds[i] = ZT_MIN(part * i, count);
-    f.result = t->dst[0] + (size_t)f.bounds[me] * zt_dtype_bytes(t->op->task->dtype);
+    f.result = t->dst[0] + (size_t)f.bounds[me] * zt_dtype_bytes(t->op->call->dtype);
     return flat_run(&f);
 }
 
@@ -436,6 +436,6 @@ int zt_tcp_reduce_scatter(struct tcp_op *t)
         return run_chain(t);
     struct flat f = {.t = t, .result = t->dst[0]};
     for (int i = 0; i <= t->g->n_parts; i++)
-        f.bounds[i] = i * t->op->task->count;
+        f.bounds[i] = i * t->op->call->count;
     return flat_run(&f);
 }

@@ -50,7 +50,7 @@ static int reduce(const struct zt_train_env *env, struct zt_stream *s, struct fr
     const size_t n = (size_t)env->world;
     struct free_mib *all = zt_xcalloc(n, sizeof *all);
     ops->copy(s, &(struct zt_copy){shared + env->rank, m, sizeof *m});
-    env->coll->ops->all_gather(env->coll, s, ZT_GROUP_WORLD, shared + env->rank, shared, 2, ZT_F32);
+    zt_all_gather(env->coll, s, ZT_GROUP_WORLD, shared + env->rank, shared, 2, ZT_F32);
     ops->copy(s, &(struct zt_copy){all, shared, n * sizeof *all});
     int rc = ops->sync(ops->record(s), err);
     for (size_t i = 0; i < n; i++) {

@@ -87,7 +87,7 @@ static void (*const handlers[ZT_N_OP_KINDS])(const struct zt_op_ctx *) = {
 void zt_engine_submit(struct zt_engine *e, const struct zt_program *prog, const struct zt_op *op)
 {
     struct zt_stream *s = e->streams[op->stream];
-    struct zt_op_ctx c = {e, prog, op, s->dev->ops, e->coll->ops, s};
+    struct zt_op_ctx c = {e, prog, op, s->dev->ops, s};
     ZT_ASSERT(handlers[op->kind]);
     handlers[op->kind](&c);
 }

@@ -16,7 +16,6 @@ struct zt_op_ctx {
     const struct zt_program *prog;
     const struct zt_op *op;
     const struct zt_dev_ops *dev; /* of the stream's device */
-    const struct zt_coll_ops *coll;
     struct zt_stream *s;
 };
 

@@ -71,7 +71,7 @@ void zt_do_count(const struct zt_op_ctx *c)
         c->dev->count_targets(c->s, &a);
     }
     if (c->op->group)
-        c->coll->all_reduce(c->e->coll, c->s, c->op->group, &count->tokens, &count->tokens, 1,
-                            ZT_I64, ZT_SUM);
+        zt_all_reduce(c->e->coll, c->s, c->op->group, &count->tokens, &count->tokens, 1, ZT_I64,
+                      ZT_SUM);
     c->dev->count_finish(c->s, &(struct zt_count_finish){count});
 }

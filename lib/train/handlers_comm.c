@@ -7,8 +7,8 @@
 
 void zt_do_gather(const struct zt_op_ctx *c)
 {
-    c->coll->all_gather(c->e->coll, c->s, c->op->group, zt_op_arg(c, ZT_R_SHARD, 0),
-                        zt_op_arg(c, ZT_R_PARAM, 0), c->op->count, c->op->dtype);
+    zt_all_gather(c->e->coll, c->s, c->op->group, zt_op_arg(c, ZT_R_SHARD, 0),
+                  zt_op_arg(c, ZT_R_PARAM, 0), c->op->count, c->op->dtype);
 }
 
 /* What the ranks hold whole, from their slices; in place unless the slice is a buffer of its own. */
@@ -16,8 +16,8 @@ void zt_do_allgather(const struct zt_op_ctx *c)
 {
     const struct zt_access *own = &c->prog->accesses[c->op->first_access];
     const struct zt_access *last = own + c->op->n_accesses - 1;
-    c->coll->all_gather(c->e->coll, c->s, c->op->group, zt_engine_at(c->e, own),
-                        zt_engine_buf(c->e, last->buf), c->op->count, c->op->dtype);
+    zt_all_gather(c->e->coll, c->s, c->op->group, zt_engine_at(c->e, own),
+                  zt_engine_buf(c->e, last->buf), c->op->count, c->op->dtype);
 }
 
 void zt_do_release(const struct zt_op_ctx *c)
@@ -65,8 +65,8 @@ void zt_do_reduce(const struct zt_op_ctx *c)
         send = zt_op_whole(c, ZT_R_GRAD);
     if (op->group) {
         struct zt_ref recv = stage.ptr ? stage : slice;
-        c->coll->reduce_scatter(c->e->coll, c->s, op->group, send.ptr, send.dtype, recv.ptr,
-                                recv.dtype, op->count);
+        zt_reduce_scatter(c->e->coll, c->s, op->group, send.ptr, send.dtype, recv.ptr, recv.dtype,
+                          op->count);
     }
     if (stage.ptr) {
         const struct zt_access *a = zt_op_operand(c->prog, op, ZT_R_GSHARD, 0);
@@ -85,7 +85,7 @@ void zt_do_norm(const struct zt_op_ctx *c)
     bool train = c->prog->kind == ZT_PROG_TRAIN;
     const void *mine = zt_op_arg(c, train ? ZT_R_PARTIAL : ZT_R_LOSS, 0);
     void *all = zt_op_arg(c, ZT_R_PARTIALS_ALL, 0);
-    c->coll->all_gather(c->e->coll, c->s, c->op->group, mine, all, c->op->count, c->op->dtype);
+    zt_all_gather(c->e->coll, c->s, c->op->group, mine, all, c->op->count, c->op->dtype);
     if (!train)
         return; /* evaluation: the host adds the records up */
     struct zt_norm_finish a = {.n_ranks = zt_group_size(&p->cfg.mesh, c->op->group),
@@ -117,7 +117,6 @@ void zt_do_vote(const struct zt_op_ctx *c)
     struct zt_step_block *sb = zt_op_arg(c, ZT_R_STEP, 0);
     c->dev->host_call(c->s, write_request, &r, sizeof r);
     c->dev->vote_begin(c->s, &(struct zt_vote_begin){sb, r.where, vote});
-    c->coll->all_reduce(c->e->coll, c->s, c->op->group, vote, vote, sizeof *vote / 4, ZT_I32,
-                        ZT_MAX);
+    zt_all_reduce(c->e->coll, c->s, c->op->group, vote, vote, sizeof *vote / 4, ZT_I32, ZT_MAX);
     c->dev->vote_finish(c->s, &(struct zt_vote_finish){vote, sb});
 }

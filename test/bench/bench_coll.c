@@ -96,7 +96,6 @@ static int run_stamp(void *arg, struct zt_err *err)
 static void do_work(struct zt_coll *c, struct zt_stream *s, enum work work, char *a, char *b,
                     size_t bytes)
 {
-    const struct zt_coll_ops *ops = c->ops;
     int n = zt_mesh_world(&c->mesh);
     int64_t n32 = (int64_t)bytes / 4, n16 = (int64_t)bytes / 2;
     char *mine = a + bytes / (size_t)n * (size_t)c->rank;
@@ -109,29 +108,29 @@ static void do_work(struct zt_coll *c, struct zt_stream *s, enum work work, char
         c->dev->ops->host_call(s, run_copy_large, &copy, sizeof copy);
         break;
     case ALL_REDUCE_F32:
-        ops->all_reduce(c, s, ZT_GROUP_WORLD, a, a, n32, ZT_F32, ZT_SUM);
+        zt_all_reduce(c, s, ZT_GROUP_WORLD, a, a, n32, ZT_F32, ZT_SUM);
         break;
     case ALL_REDUCE_BF16:
-        ops->all_reduce(c, s, ZT_GROUP_WORLD, a, a, n16, ZT_BF16, ZT_SUM);
+        zt_all_reduce(c, s, ZT_GROUP_WORLD, a, a, n16, ZT_BF16, ZT_SUM);
         break;
     case REDUCE_SCATTER_F32:
-        ops->reduce_scatter(c, s, ZT_GROUP_WORLD, a, ZT_F32, b, ZT_F32, n32 / n);
+        zt_reduce_scatter(c, s, ZT_GROUP_WORLD, a, ZT_F32, b, ZT_F32, n32 / n);
         break;
     case REDUCE_SCATTER_BF16:
-        ops->reduce_scatter(c, s, ZT_GROUP_WORLD, a, ZT_BF16, b, ZT_BF16, n16 / n);
+        zt_reduce_scatter(c, s, ZT_GROUP_WORLD, a, ZT_BF16, b, ZT_BF16, n16 / n);
         break;
     case REDUCE_SCATTER_BF16_F32:
-        ops->reduce_scatter(c, s, ZT_GROUP_WORLD, a, ZT_BF16, b, ZT_F32, n16 / n);
+        zt_reduce_scatter(c, s, ZT_GROUP_WORLD, a, ZT_BF16, b, ZT_F32, n16 / n);
         break;
     case ALL_GATHER:
-        ops->all_gather(c, s, ZT_GROUP_WORLD, mine, a, n32 / n, ZT_F32);
+        zt_all_gather(c, s, ZT_GROUP_WORLD, mine, a, n32 / n, ZT_F32);
         break;
     case ALL_GATHER_APART:
-        ops->all_gather(c, s, ZT_GROUP_WORLD, mine, b, n32 / n, ZT_F32);
+        zt_all_gather(c, s, ZT_GROUP_WORLD, mine, b, n32 / n, ZT_F32);
         break;
     case ALL_REDUCE_1:
         for (int i = 0; i < SMALL_CALLS; i++)
-            ops->all_reduce(c, s, ZT_GROUP_WORLD, a, a, 1, ZT_I64, ZT_SUM);
+            zt_all_reduce(c, s, ZT_GROUP_WORLD, a, a, 1, ZT_I64, ZT_SUM);
         break;
     case N_WORKS:
         break;

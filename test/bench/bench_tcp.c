@@ -114,10 +114,9 @@ static void measure(const struct node *node, struct zt_dev *dev, struct zt_coll 
             int64_t begun_ns = zt_now_ns();
             for (int j = 0; j < calls; j++)
                 if (gathers)
-                    c->ops->all_gather(c, s, ZT_GROUP_SHARD, buf + node->rank * part, buf, part,
-                                       ZT_F32);
+                    zt_all_gather(c, s, ZT_GROUP_SHARD, buf + node->rank * part, buf, part, ZT_F32);
                 else
-                    c->ops->all_reduce(c, s, ZT_GROUP_SHARD, buf, buf, count, ZT_F32, ZT_SUM);
+                    zt_all_reduce(c, s, ZT_GROUP_SHARD, buf, buf, count, ZT_F32, ZT_SUM);
             if (dev->ops->sync(dev->ops->record(s), &err))
                 die("call", &err);
             us[i] = (double)(zt_now_ns() - begun_ns) * 1e-3 / calls;

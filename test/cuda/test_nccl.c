@@ -81,7 +81,7 @@ static void body_all_reduce(struct rank *r)
         if (skipped(count, t) || (op == ZT_MAX && t != ZT_I32 && t != ZT_I64))
             continue;
         RANK_OK(r, give(r, &a, t, 0, count));
-        r->coll->ops->all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, to->dev, count, t, op);
+        zt_all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, to->dev, count, t, op);
         RANK_OK(r, fetch(r, to));
         RANK_RIGHT(r, wrong_sum(r, ZT_GROUP_SHARD, to->host, t, t, op, 0, count));
     }
@@ -106,8 +106,8 @@ static void body_reduce_scatter(struct rank *r)
         count = count == LARGE ? count / r->n : count;
         size_t at = (size_t)(count * r->rank) * zt_dtype_bytes(t);
         RANK_OK(r, give(r, &a, t, 0, count * r->n));
-        r->coll->ops->reduce_scatter(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, t,
-                                     in_place ? a.dev + at : b.dev, to, count);
+        zt_reduce_scatter(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, t,
+                          in_place ? a.dev + at : b.dev, to, count);
         RANK_OK(r, fetch(r, in_place ? &a : &b));
         RANK_RIGHT(r, wrong_sum(r, ZT_GROUP_SHARD, in_place ? a.host + at : b.host, t, to, ZT_SUM,
                                 count * r->rank, count));
@@ -118,7 +118,6 @@ static void body_reduce_scatter(struct rank *r)
 
 static void body_moves(struct rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     size_t bytes = (size_t)(LARGE + 4 * 4100) * 8;
     struct box a = make_box(r, bytes), b = make_box(r, bytes);
     RANK_CHECK(r, a.dev && b.dev);
@@ -134,13 +133,13 @@ static void body_moves(struct rank *r)
         RANK_OK(r, give(r, &a, t, 0, count));
         if (v % 2)
             RANK_OK(r, move(r, a.dev + part * (size_t)r->rank, a.host, part));
-        ops->all_gather(r->coll, r->stream, ZT_GROUP_SHARD,
-                        v % 2 ? a.dev + part * (size_t)r->rank : a.dev, to->dev, count, t);
+        zt_all_gather(r->coll, r->stream, ZT_GROUP_SHARD,
+                      v % 2 ? a.dev + part * (size_t)r->rank : a.dev, to->dev, count, t);
         RANK_OK(r, fetch(r, to));
         for (int j = 0; j < r->n; j++)
             RANK_RIGHT(r, wrong_copied(to->host + part * (size_t)j, t, j, 0, count));
         RANK_OK(r, give(r, &a, t, 5, count));
-        ops->broadcast(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, count, t, root);
+        zt_broadcast(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, count, t, root);
         RANK_OK(r, fetch(r, &a));
         RANK_RIGHT(r, wrong_copied(a.host, t, root, 5, count));
     }
@@ -164,8 +163,8 @@ static void body_all_to_all(struct rank *r)
     }
     RANK_OK(r, move(r, a.dev, a.host, a.bytes));
     RANK_OK(r, move(r, counts_of.dev, in, counts_of.bytes));
-    r->coll->ops->all_to_all(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, (int64_t *)counts_of.dev,
-                             b.dev, (int64_t *)counts_of.dev, STRIDE, t);
+    zt_all_to_all(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, (int64_t *)counts_of.dev, b.dev,
+                  (int64_t *)counts_of.dev, STRIDE, t);
     RANK_OK(r, fetch(r, &b));
     for (int j = 0; j < r->n; j++) {
         int64_t count = in[j];
@@ -179,7 +178,6 @@ static void body_all_to_all(struct rank *r)
 /* Down and up a pipeline at once, on streams of their own: neither waits for the other. */
 static void body_pipeline(struct rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     const zt_axes group = ZT_AXES(ZT_AXIS_PIPELINE);
     const enum zt_dtype t = ZT_F32;
     const int64_t count = LARGE;
@@ -190,12 +188,12 @@ static void body_pipeline(struct rank *r)
     RANK_OK(r, r->dev->ops->stream_create(r->dev, "second", 1, &second, &r->err));
     RANK_OK(r, give(r, &a, t, 0, count));
     if (r->rank > 0) {
-        ops->send(r->coll, second, group, a.dev, count, t, r->rank - 1);
-        ops->recv(r->coll, r->stream, group, up.dev, count, t, r->rank - 1);
+        zt_send(r->coll, second, group, a.dev, count, t, r->rank - 1);
+        zt_recv(r->coll, r->stream, group, up.dev, count, t, r->rank - 1);
     }
     if (r->rank + 1 < r->n) {
-        ops->send(r->coll, r->stream, group, a.dev, count, t, r->rank + 1);
-        ops->recv(r->coll, second, group, down.dev, count, t, r->rank + 1);
+        zt_send(r->coll, r->stream, group, a.dev, count, t, r->rank + 1);
+        zt_recv(r->coll, second, group, down.dev, count, t, r->rank + 1);
     }
     RANK_OK(r, sync_stream(r, second));
     if (r->rank > 0) {
@@ -215,7 +213,6 @@ static void body_pipeline(struct rank *r)
 /* Without a pipeline messages go through the world's communicator, in turn with its calls. */
 static void body_ring(struct rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     const enum zt_dtype t = ZT_I64;
     const int64_t count = 500;
     struct box a = make_box(r, 500 * 8), b = make_box(r, 500 * 8);
@@ -224,11 +221,11 @@ static void body_ring(struct rank *r)
     RANK_OK(r, give(r, &a, t, 0, count));
     for (int half = 0; half < 2; half++) {
         if ((r->rank == 0) == (half == 0))
-            ops->send(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, count, t, after);
+            zt_send(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, count, t, after);
         else
-            ops->recv(r->coll, r->stream, ZT_GROUP_SHARD, b.dev, count, t, last);
+            zt_recv(r->coll, r->stream, ZT_GROUP_SHARD, b.dev, count, t, last);
     }
-    ops->all_reduce(r->coll, r->stream, ZT_GROUP_WORLD, a.dev, a.dev, count, t, ZT_SUM);
+    zt_all_reduce(r->coll, r->stream, ZT_GROUP_WORLD, a.dev, a.dev, count, t, ZT_SUM);
     RANK_OK(r, fetch(r, &b));
     RANK_RIGHT(r, wrong_copied(b.host, t, last, 0, count));
     RANK_OK(r, fetch(r, &a));
@@ -240,7 +237,6 @@ static void body_ring(struct rank *r)
 /* Groups of a 2 x 2 mesh in between each other, and one group on two streams. */
 static void body_groups(struct rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     const enum zt_dtype t = ZT_F32;
     const int64_t count = 1000;
     struct box a = make_box(r, 4000), b = make_box(r, 4000), c = make_box(r, 4000);
@@ -251,9 +247,9 @@ static void body_groups(struct rank *r)
         RANK_OK(r, give(r, &a, t, round, count));
         RANK_OK(r, give(r, &b, t, round, count));
         RANK_OK(r, give(r, &c, t, round, count));
-        ops->all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, a.dev, count, t, ZT_SUM);
-        ops->all_reduce(r->coll, second, ZT_GROUP_REPLICATE, b.dev, b.dev, count, t, ZT_SUM);
-        ops->all_reduce(r->coll, second, ZT_GROUP_SHARD, c.dev, c.dev, count, t, ZT_SUM);
+        zt_all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, a.dev, count, t, ZT_SUM);
+        zt_all_reduce(r->coll, second, ZT_GROUP_REPLICATE, b.dev, b.dev, count, t, ZT_SUM);
+        zt_all_reduce(r->coll, second, ZT_GROUP_SHARD, c.dev, c.dev, count, t, ZT_SUM);
         RANK_OK(r, sync_stream(r, second));
         RANK_OK(r, fetch(r, &a));
         RANK_RIGHT(r, wrong_sum(r, ZT_GROUP_SHARD, a.host, t, t, ZT_SUM, round, count));
@@ -271,7 +267,6 @@ static void body_groups(struct rank *r)
 /* A group of one copies, or casts. The world of one goes through NCCL. */
 static void body_alone(struct rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     const enum zt_dtype t = ZT_BF16;
     const int64_t count = 70;
     struct box a = make_box(r, 256), b = make_box(r, 280);
@@ -279,15 +274,15 @@ static void body_alone(struct rank *r)
     for (int kind = 0; kind < 3; kind++) {
         RANK_OK(r, give(r, &a, t, kind, count));
         if (kind == 0)
-            ops->all_reduce(r->coll, r->stream, ZT_GROUP_REPLICATE, a.dev, b.dev, count, t, ZT_SUM);
+            zt_all_reduce(r->coll, r->stream, ZT_GROUP_REPLICATE, a.dev, b.dev, count, t, ZT_SUM);
         else if (kind == 1)
-            ops->all_gather(r->coll, r->stream, ZT_GROUP_REPLICATE, a.dev, b.dev, count, t);
+            zt_all_gather(r->coll, r->stream, ZT_GROUP_REPLICATE, a.dev, b.dev, count, t);
         else
-            ops->reduce_scatter(r->coll, r->stream, ZT_GROUP_REPLICATE, a.dev, t, b.dev, t, count);
+            zt_reduce_scatter(r->coll, r->stream, ZT_GROUP_REPLICATE, a.dev, t, b.dev, t, count);
         RANK_OK(r, fetch(r, &b));
         RANK_RIGHT(r, wrong_copied(b.host, t, r->rank, kind, count));
     }
-    ops->reduce_scatter(r->coll, r->stream, ZT_GROUP_REPLICATE, a.dev, t, b.dev, ZT_F32, count);
+    zt_reduce_scatter(r->coll, r->stream, ZT_GROUP_REPLICATE, a.dev, t, b.dev, ZT_F32, count);
     RANK_OK(r, fetch(r, &b));
     RANK_RIGHT(r, wrong_sum(r, 0, b.host, t, ZT_F32, ZT_SUM, 2, count));
     free_box(r, &a);
@@ -318,7 +313,7 @@ static void body_float_maximum(struct rank *r)
 {
     void *p = device_memory(r, 64);
     RANK_CHECK(r, p);
-    r->coll->ops->all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, p, p, 4, ZT_BF16, ZT_MAX);
+    zt_all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, p, p, 4, ZT_BF16, ZT_MAX);
     RANK_CHECK(r, sync_stream(r, r->stream) == ZT_EUNSUPPORTED && strstr(r->err.msg, "NaN"));
     r->dev->ops->free(r->dev, p, 64);
 }

@@ -67,8 +67,7 @@ static void body_wait_for_rank_1(struct rank *r)
             atomic_store(&r->job->reached, 1);
         while (i == 1 && r->rank == 1)
             pause();
-        r->coll->ops->all_gather(r->coll, r->stream, ZT_GROUP_SHARD, p, (char *)p + 2048, 8,
-                                 ZT_F32);
+        zt_all_gather(r->coll, r->stream, ZT_GROUP_SHARD, p, (char *)p + 2048, 8, ZT_F32);
         RANK_OK(r, sync_stream(r, r->stream));
     }
 }
@@ -92,8 +91,7 @@ static void body_gathers(struct rank *r)
     void *p = device_memory(r, 4096);
     RANK_CHECK(r, p);
     for (int i = 0; i < 4; i++) {
-        r->coll->ops->all_gather(r->coll, r->stream, ZT_GROUP_SHARD, p, (char *)p + 2048, 8,
-                                 ZT_F32);
+        zt_all_gather(r->coll, r->stream, ZT_GROUP_SHARD, p, (char *)p + 2048, 8, ZT_F32);
         RANK_OK(r, sync_stream(r, r->stream));
     }
 }
@@ -149,7 +147,7 @@ static void body_mismatch(struct rank *r)
 {
     void *p = device_memory(r, 4096);
     RANK_CHECK(r, p);
-    r->coll->ops->broadcast(r->coll, r->stream, ZT_GROUP_SHARD, p, 7 + r->rank, ZT_F32, 0);
+    zt_broadcast(r->coll, r->stream, ZT_GROUP_SHARD, p, 7 + r->rank, ZT_F32, 0);
     RANK_OK(r, sync_stream(r, r->stream));
 }
 
@@ -181,14 +179,14 @@ static void body_abort(struct rank *r)
         while (!atomic_load(&r->job->reached))
             poll(NULL, 0, 1);
     } else {
-        ops->all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, p, p, 8, ZT_F32, ZT_SUM);
+        zt_all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, p, p, 8, ZT_F32, ZT_SUM);
         RANK_CHECK(r, pthread_create(&thread, NULL, abort_soon, r) == 0);
         RANK_CHECK(r, sync_stream(r, r->stream) == ZT_EPEER);
         pthread_join(thread, NULL);
     }
     if (r->rank == 1)
         ops->abort(r->coll);
-    ops->all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, p, p, 8, ZT_F32, ZT_SUM);
+    zt_all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, p, p, 8, ZT_F32, ZT_SUM);
     RANK_CHECK(r, sync_stream(r, r->stream) == ZT_EPEER);
     RANK_CHECK(r, ops->barrier(r->coll, &r->err) == ZT_EPEER);
     atomic_store(&r->job->reached, 1);
@@ -221,8 +219,7 @@ static void body_planted(struct rank *r)
     dev->zero(producer, &zero);
     if (strcmp(planted, "before") != 0)
         dev->wait(r->stream, dev->record(producer));
-    r->coll->ops->all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, a.dev, COUNT, ZT_F32,
-                             ZT_SUM);
+    zt_all_reduce(r->coll, r->stream, ZT_GROUP_SHARD, a.dev, a.dev, COUNT, ZT_F32, ZT_SUM);
     if (strcmp(planted, "after") != 0)
         dev->wait(producer, dev->record(r->stream));
     dev->zero(producer, &zero);

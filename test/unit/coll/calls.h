@@ -49,7 +49,6 @@ static bool skipped(int64_t count, enum zt_dtype t)
 
 static void body_all_reduce(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     char *a = shared(r, (LARGE + 64) * sizeof(float)), *b = shared(r, (LARGE + 64) * sizeof(float));
     char *own = malloc((LARGE + 64) * sizeof(float));
     RANK_CHECK(r, a && b && own);
@@ -63,7 +62,7 @@ static void body_all_reduce(struct test_rank *r)
         if (skipped(count, t))
             continue;
         fill(send, t, r->rank, 0, count);
-        ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, send, recv, count, t, op);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, send, recv, count, t, op);
         RANK_OK(r, rank_done(r));
         RANK_RIGHT(r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, recv, t, t, op, 0, count));
     }
@@ -75,7 +74,6 @@ static void body_reduce_scatter(struct test_rank *r)
     static const enum zt_dtype types[][2] = {{ZT_F32, ZT_F32},  {ZT_BF16, ZT_BF16},
                                              {ZT_BF16, ZT_F32}, {ZT_F16, ZT_F16},
                                              {ZT_F16, ZT_F32},  {ZT_I64, ZT_I64}};
-    const struct zt_coll_ops *ops = r->coll->ops;
     char *a = shared(r, (size_t)(LARGE + 8 * 4100) * 8);
     char *own = malloc((LARGE + 64) * sizeof(float));
     RANK_CHECK(r, a && own);
@@ -90,7 +88,7 @@ static void body_reduce_scatter(struct test_rank *r)
             count /= r->n;
         char *recv = in_place ? a + (size_t)(count * r->rank) * zt_dtype_bytes(t) : own;
         fill(a, t, r->rank, 0, count * r->n);
-        ops->reduce_scatter(r->coll, &r->stream, ZT_GROUP_SHARD, a, t, recv, to, count);
+        zt_reduce_scatter(r->coll, &r->stream, ZT_GROUP_SHARD, a, t, recv, to, count);
         RANK_OK(r, rank_done(r));
         RANK_RIGHT(r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, recv, t, to, ZT_SUM,
                                     count * r->rank, count));
@@ -100,7 +98,6 @@ static void body_reduce_scatter(struct test_rank *r)
 
 static void body_all_gather(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     size_t bytes = (size_t)(LARGE + 8 * 4100) * 8;
     char *a = shared(r, bytes), *own = malloc(bytes);
     RANK_CHECK(r, a && own);
@@ -114,7 +111,7 @@ static void body_all_gather(struct test_rank *r)
         size_t part = (size_t)count * zt_dtype_bytes(t);
         char *send = v % 2 ? a + part * (size_t)r->rank : a, *recv = v % 2 ? a : own;
         fill(send, t, r->rank, 0, count);
-        ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, send, recv, count, t);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, send, recv, count, t);
         RANK_OK(r, rank_done(r));
         for (int j = 0; j < r->n; j++)
             RANK_RIGHT(r, wrong_copied(recv + part * (size_t)j, t, j, 0, count));
@@ -124,7 +121,6 @@ static void body_all_gather(struct test_rank *r)
 
 static void body_broadcast(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     char *a = shared(r, LARGE * sizeof(float)), *own = malloc(LARGE * sizeof(float));
     RANK_CHECK(r, a && own);
     for (int v = 0; v < r->n * ZT_N_DTYPES * (int)ZT_ARRAY_LEN(counts); v++) {
@@ -135,7 +131,7 @@ static void body_broadcast(struct test_rank *r)
             continue;
         char *buf = r->rank == root ? a : own;
         fill(buf, t, r->rank, 0, count);
-        ops->broadcast(r->coll, &r->stream, ZT_GROUP_SHARD, buf, count, t, root);
+        zt_broadcast(r->coll, &r->stream, ZT_GROUP_SHARD, buf, count, t, root);
         RANK_OK(r, rank_done(r));
         RANK_RIGHT(r, wrong_copied(buf, t, root, 0, count));
     }
@@ -146,7 +142,6 @@ static void body_broadcast(struct test_rank *r)
 static void body_all_to_all(struct test_rank *r)
 {
     enum { STRIDE = 120 };
-    const struct zt_coll_ops *ops = r->coll->ops;
     const enum zt_dtype t = ZT_BF16;
     uint16_t *a = shared(r, (size_t)r->n * STRIDE * 2), got[8 * STRIDE];
     int64_t out[8], in[8];
@@ -157,7 +152,7 @@ static void body_all_to_all(struct test_rank *r)
         fill(a + j * STRIDE, t, r->rank, 1000 * j, out[j]);
     }
     for (int again = 0; again < 2; again++) {
-        ops->all_to_all(r->coll, &r->stream, ZT_GROUP_SHARD, a, out, got, in, STRIDE, t);
+        zt_all_to_all(r->coll, &r->stream, ZT_GROUP_SHARD, a, out, got, in, STRIDE, t);
         RANK_OK(r, rank_done(r));
         for (int j = 0; j < r->n; j++) {
             int64_t count = in[j];
@@ -170,7 +165,6 @@ static void body_all_to_all(struct test_rank *r)
 /* Around a ring, then a message to everybody from everybody lower. */
 static void body_messages(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     const enum zt_dtype t = ZT_F32;
     float *a = shared(r, LARGE * sizeof(float)), *got = malloc(LARGE * sizeof(float));
     RANK_CHECK(r, a && got);
@@ -180,9 +174,9 @@ static void body_messages(struct test_rank *r)
         fill(a, t, r->rank, 0, count);
         for (int half = 0; half < 2; half++) {
             if ((r->rank == 0) == (half == 0))
-                ops->send(r->coll, &r->stream, ZT_GROUP_SHARD, a, count, t, after);
+                zt_send(r->coll, &r->stream, ZT_GROUP_SHARD, a, count, t, after);
             else
-                ops->recv(r->coll, &r->stream, ZT_GROUP_SHARD, got, count, t, last);
+                zt_recv(r->coll, &r->stream, ZT_GROUP_SHARD, got, count, t, last);
             RANK_OK(r, rank_done(r));
         }
         RANK_RIGHT(r, wrong_copied(got, t, last, 0, count));
@@ -191,10 +185,10 @@ static void body_messages(struct test_rank *r)
     for (int from = 0; from < r->n; from++) {
         for (int to = from + 1; to < r->n; to++) {
             if (r->rank == from)
-                ops->send(r->coll, &r->stream, ZT_GROUP_WORLD, a, count, t, to);
+                zt_send(r->coll, &r->stream, ZT_GROUP_WORLD, a, count, t, to);
             if (r->rank != to)
                 continue;
-            ops->recv(r->coll, &r->stream, ZT_GROUP_WORLD, got, count, t, from);
+            zt_recv(r->coll, &r->stream, ZT_GROUP_WORLD, got, count, t, from);
             RANK_OK(r, rank_done(r));
             RANK_RIGHT(r, wrong_copied(got, t, from, 0, count));
         }
@@ -205,7 +199,6 @@ static void body_messages(struct test_rank *r)
 /* An all-reduce is a reduce-scatter and an all-gather, to the bit: small, large, streamed. */
 static void body_identity(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     static const enum zt_dtype types[] = {ZT_F32, ZT_BF16, ZT_F16};
     const int64_t parts[] = {100, 40000, STREAM_MIN_BYTES / 4 + 64};
     int n_parts = r->n == 2 ? 3 : 2;
@@ -218,9 +211,9 @@ static void body_identity(struct test_rank *r)
         char *part = b + (size_t)(count * r->rank) * zt_dtype_bytes(t);
         fill(a, t, r->rank, 0, count * r->n);
         fill(b, t, r->rank, 0, count * r->n);
-        ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, count * r->n, t, ZT_SUM);
-        ops->reduce_scatter(r->coll, &r->stream, ZT_GROUP_SHARD, b, t, part, t, count);
-        ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, part, b, count, t);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, count * r->n, t, ZT_SUM);
+        zt_reduce_scatter(r->coll, &r->stream, ZT_GROUP_SHARD, b, t, part, t, count);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, part, b, count, t);
         RANK_OK(r, rank_done(r));
         RANK_CHECK(r, !memcmp(a, b, (size_t)(count * r->n) * zt_dtype_bytes(t)));
     }
@@ -232,7 +225,6 @@ static void body_identity(struct test_rank *r)
  */
 static void body_groups(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     const enum zt_dtype t = ZT_F32;
     enum { MAX = 30000 };
     float *a = shared(r, MAX * sizeof(float)), *b = shared(r, MAX * sizeof(float));
@@ -244,29 +236,29 @@ static void body_groups(struct test_rank *r)
         int64_t count = 1 + round * 400;
         fill(a, t, r->rank, 0, 3 * count);
         if (replica == 0) {
-            ops->reduce_scatter(r->coll, &r->stream, ZT_GROUP_SHARD, a, t, b, t, count);
+            zt_reduce_scatter(r->coll, &r->stream, ZT_GROUP_SHARD, a, t, b, t, count);
             RANK_OK(r, rank_done(r));
             RANK_RIGHT(r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, b, t, t, ZT_SUM,
                                         shard * count, count));
         } else {
             for (int again = 0; again < 3; again++)
-                ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, b, count + 1, t);
+                zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, b, count + 1, t);
             RANK_OK(r, rank_done(r));
             for (int j = 0; j < 3; j++)
                 RANK_RIGHT(r, wrong_copied(b + j * (count + 1), t, 3 + j, 0, count + 1));
         }
         if (shard == 1) {
-            ops->broadcast(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, count, t, 1);
+            zt_broadcast(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, count, t, 1);
             RANK_OK(r, rank_done(r));
             RANK_RIGHT(r, wrong_copied(a, t, 4, 0, count));
         } else {
-            ops->all_reduce(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, b, count, t, ZT_MAX);
+            zt_all_reduce(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, b, count, t, ZT_MAX);
             RANK_OK(r, rank_done(r));
             RANK_RIGHT(
                 r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_REPLICATE, b, t, t, ZT_MAX, 0, count));
         }
         fill(b, t, r->rank, 0, count);
-        ops->all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, b, b, count, t, ZT_SUM);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, b, b, count, t, ZT_SUM);
         RANK_OK(r, rank_done(r));
         RANK_RIGHT(r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_WORLD, b, t, t, ZT_SUM, 0, count));
     }
@@ -275,14 +267,13 @@ static void body_groups(struct test_rank *r)
 /* Output complete means that peers have read: the next call may overwrite the input at once. */
 static void body_reuse(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     const enum zt_dtype t = ZT_I64;
     int64_t *a = shared(r, 3000 * sizeof(int64_t)), b[8 * 300], count = 300;
     RANK_CHECK(r, a);
     for (int round = 0; round < 300; round++) {
         for (int64_t i = 0; i < count; i++)
             a[i] = r->rank * 1000000 + round * 1000 + i;
-        ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, b, count, t);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, b, count, t);
         RANK_OK(r, rank_done(r));
         for (int j = 0; j < r->n; j++)
             for (int64_t i = 0; i < count; i++)
@@ -294,7 +285,6 @@ static void body_reuse(struct test_rank *r)
 /* A group of one copies or does nothing, from any memory, and waits for nobody. */
 static void body_alone(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     uint16_t a[100], b[100];
     float wide[100];
     int64_t n = 70;
@@ -302,18 +292,18 @@ static void body_alone(struct test_rank *r)
     for (int kind = 0; kind < 4; kind++) {
         memset(b, 0, sizeof b);
         if (kind == 0)
-            ops->all_reduce(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, b, n, ZT_BF16, ZT_SUM);
+            zt_all_reduce(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, b, n, ZT_BF16, ZT_SUM);
         else if (kind == 1)
-            ops->all_gather(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, b, n, ZT_BF16);
+            zt_all_gather(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, b, n, ZT_BF16);
         else if (kind == 2)
-            ops->reduce_scatter(r->coll, &r->stream, 0, a, ZT_BF16, b, ZT_BF16, n);
+            zt_reduce_scatter(r->coll, &r->stream, 0, a, ZT_BF16, b, ZT_BF16, n);
         else
-            ops->all_to_all(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, &n, b, &n, 100, ZT_BF16);
+            zt_all_to_all(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, &n, b, &n, 100, ZT_BF16);
         RANK_OK(r, rank_done(r));
         RANK_CHECK(r, !memcmp(a, b, (size_t)n * 2) && b[n] == 0);
     }
-    ops->broadcast(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, n, ZT_BF16, 0);
-    ops->reduce_scatter(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, ZT_BF16, wide, ZT_F32, n);
+    zt_broadcast(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, n, ZT_BF16, 0);
+    zt_reduce_scatter(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, ZT_BF16, wide, ZT_F32, n);
     RANK_OK(r, rank_done(r));
     for (int i = 0; i < n; i++)
         RANK_CHECK(r, wide[i] == zt_bf16_to_f32(a[i]));

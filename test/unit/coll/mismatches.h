@@ -24,9 +24,9 @@ static void body_other_kind(struct test_rank *r)
     float *a = shared(r, 4096);
     RANK_CHECK(r, a);
     if (r->rank == 1)
-        r->coll->ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, a + 500, 7, ZT_F32);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, a + 500, 7, ZT_F32);
     else
-        r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, 7, ZT_F32, ZT_SUM);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, 7, ZT_F32, ZT_SUM);
     RANK_CHECK(r, rank_done(r) == ZT_EPROTO);
     RANK_CHECK(r, says(r, "rank 1 calls all_gather #1 of 7 elements, fp32"));
     RANK_CHECK(r, says(r, "rank 0 calls all_reduce #1 of 7 elements, fp32"));
@@ -37,10 +37,9 @@ static void body_other_count(struct test_rank *r)
     uint16_t *a = shared(r, 4096);
     int64_t count = r->rank == 2 ? 30 : 31;
     RANK_CHECK(r, a);
-    r->coll->ops->broadcast(r->coll, &r->stream, ZT_GROUP_SHARD, a, 31, ZT_BF16, 1);
+    zt_broadcast(r->coll, &r->stream, ZT_GROUP_SHARD, a, 31, ZT_BF16, 1);
     RANK_CHECK(r, rank_done(r) == 0);
-    r->coll->ops->reduce_scatter(r->coll, &r->stream, ZT_GROUP_SHARD, a, ZT_BF16, a + 500, ZT_F32,
-                                 count);
+    zt_reduce_scatter(r->coll, &r->stream, ZT_GROUP_SHARD, a, ZT_BF16, a + 500, ZT_F32, count);
     RANK_CHECK(r, rank_done(r) == ZT_EPROTO);
     RANK_CHECK(r, says(r, "rank 2 calls reduce_scatter #2 of 30 elements, bf16 to fp32"));
     RANK_CHECK(r, says(r, "rank 0 calls reduce_scatter #2 of 31 elements"));
@@ -50,7 +49,7 @@ static void body_other_root(struct test_rank *r)
 {
     float *a = shared(r, 4096);
     RANK_CHECK(r, a);
-    r->coll->ops->broadcast(r->coll, &r->stream, ZT_GROUP_SHARD, a, 5, ZT_F32, r->rank);
+    zt_broadcast(r->coll, &r->stream, ZT_GROUP_SHARD, a, 5, ZT_F32, r->rank);
     RANK_CHECK(r, rank_done(r) == ZT_EPROTO && says(r, "from member 1"));
 }
 
@@ -59,9 +58,9 @@ static void body_other_message(struct test_rank *r)
     float *a = shared(r, 4096);
     RANK_CHECK(r, a);
     if (r->rank == 0)
-        r->coll->ops->send(r->coll, &r->stream, ZT_GROUP_SHARD, a, 5, ZT_F32, 1);
+        zt_send(r->coll, &r->stream, ZT_GROUP_SHARD, a, 5, ZT_F32, 1);
     else
-        r->coll->ops->recv(r->coll, &r->stream, ZT_GROUP_SHARD, a, 6, ZT_F32, 0);
+        zt_recv(r->coll, &r->stream, ZT_GROUP_SHARD, a, 6, ZT_F32, 0);
     RANK_CHECK(r, rank_done(r) == ZT_EPROTO);
     RANK_CHECK(r, says(r, "send #1 of 5 elements") && says(r, "recv #1 of 6 elements"));
 }
@@ -74,7 +73,7 @@ static void body_other_counts(struct test_rank *r)
     RANK_CHECK(r, a);
     if (r->rank == 0)
         out[1] = 5;
-    r->coll->ops->all_to_all(r->coll, &r->stream, ZT_GROUP_SHARD, a, out, b, in, 10, ZT_F32);
+    zt_all_to_all(r->coll, &r->stream, ZT_GROUP_SHARD, a, out, b, in, 10, ZT_F32);
     RANK_CHECK(r, rank_done(r) == (r->rank == 1 ? ZT_EPROTO : ZT_EPEER));
     if (r->rank == 1)
         RANK_CHECK(r, says(r, "rank 0 sends 5 elements where rank 1 expects 4"));
@@ -89,9 +88,9 @@ static void body_later_calls(struct test_rank *r)
     RANK_CHECK(r, a && later);
     fake_stream_init(later);
     r->coll->ops->abort(r->coll);
-    r->coll->ops->all_reduce(r->coll, later, ZT_GROUP_WORLD, a, a, 8, ZT_F32, ZT_SUM);
+    zt_all_reduce(r->coll, later, ZT_GROUP_WORLD, a, a, 8, ZT_F32, ZT_SUM);
     RANK_CHECK(r, fake_sync(later) == ZT_EPEER);
-    r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, a, 8, ZT_F32, ZT_SUM);
+    zt_all_reduce(r->coll, &r->stream, ZT_GROUP_REPLICATE, a, a, 8, ZT_F32, ZT_SUM);
     RANK_CHECK(r, rank_done(r) == ZT_EPEER);
     int rc = r->coll->ops->barrier(r->coll, &err);
     RANK_CHECK(r, rc == ZT_EPEER || rc == 0); /* 0: all were there before the first abort */

@@ -10,7 +10,6 @@ static void *run_stream(void *arg)
 
 static void body_two_streams(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     struct zt_stream *first = calloc(2, sizeof *first), *second = first + 1;
     const enum zt_dtype t = ZT_F32;
     float *a = shared(r, 3000 * sizeof(float)), *b = shared(r, 3000 * sizeof(float));
@@ -20,8 +19,8 @@ static void body_two_streams(struct test_rank *r)
     first->deferred = second->deferred = true;
     fill(a, t, r->rank, 0, count);
     fill(b, t, r->rank, 0, 2 * count);
-    ops->all_reduce(r->coll, first, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
-    ops->all_reduce(r->coll, second, ZT_GROUP_SHARD, b, b, 2 * count, t, ZT_MAX);
+    zt_all_reduce(r->coll, first, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
+    zt_all_reduce(r->coll, second, ZT_GROUP_SHARD, b, b, 2 * count, t, ZT_MAX);
     bool swapped = r->rank % 2;
     RANK_CHECK(r, pthread_create(&thread, NULL, run_stream, swapped ? second : first) == 0);
     fake_run(swapped ? first : second);
@@ -35,7 +34,6 @@ static void body_two_streams(struct test_rank *r)
 /* On the CPU device's streams, with an error that comes out of their synchronisation. */
 static void body_cpu_device(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     struct zt_dev *dev;
     struct zt_stream *comm;
     struct zt_err *err = &r->stream.err;
@@ -48,12 +46,12 @@ static void body_cpu_device(struct test_rank *r)
     RANK_CHECK(r, a);
     for (int round = 0; round < 10; round++) {
         fill(a, t, r->rank, round, count);
-        ops->all_reduce(r->coll, comm, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
+        zt_all_reduce(r->coll, comm, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
         RANK_OK(r, dev->ops->sync(dev->ops->record(comm), err));
         RANK_RIGHT(r,
                    wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, a, t, t, ZT_SUM, round, count));
     }
-    ops->all_reduce(r->coll, comm, ZT_GROUP_SHARD, a, a, 7 + r->rank, t, ZT_SUM);
+    zt_all_reduce(r->coll, comm, ZT_GROUP_SHARD, a, a, 7 + r->rank, t, ZT_SUM);
     RANK_CHECK(r, dev->ops->sync(dev->ops->record(comm), err) == ZT_EPROTO);
     dev->ops->stream_free(comm);
     zt_cpu_dev_free(dev);

@@ -11,8 +11,8 @@ static void body_private_buffer(struct test_rank *r)
 {
     float *a = shared(r, 4096), own[8] = {0};
     RANK_CHECK(r, a);
-    r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, r->rank == 1 ? own : a, a + 100,
-                             8, ZT_F32, ZT_SUM);
+    zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, r->rank == 1 ? own : a, a + 100, 8, ZT_F32,
+                  ZT_SUM);
     RANK_CHECK(r, r->stream.rc == ZT_EPROTO && says(r, "rank 1 does not lie in memory from"));
 }
 
@@ -20,7 +20,7 @@ static void body_past_the_end(struct test_rank *r)
 {
     char *a = shared(r, 64 * 1024);
     RANK_CHECK(r, a);
-    r->coll->ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a + 64 * 1024 - 4, a, 2, ZT_F32);
+    zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a + 64 * 1024 - 4, a, 2, ZT_F32);
     RANK_CHECK(r, r->stream.rc == ZT_EPROTO && says(r, "rank 0 does not lie in memory from"));
 }
 
@@ -44,8 +44,7 @@ static void body_segments(struct test_rank *r)
         RANK_CHECK(r, seg[k] && (uintptr_t)seg[k] % 4096 == 0);
         RANK_CHECK(r, seg[k][0] == 0 && seg[k][n - 1] == 0);
         seg[k][n - 1] = 100 * k + r->rank;
-        r->coll->ops->all_gather(r->coll, &r->stream, ZT_GROUP_WORLD, &seg[k][n - 1], got, 1,
-                                 ZT_I64);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_WORLD, &seg[k][n - 1], got, 1, ZT_I64);
         RANK_OK(r, r->stream.rc);
         RANK_CHECK(r, got[0] == 100 * k && got[1] == 100 * k + 1);
     }
@@ -121,8 +120,8 @@ static void *liar_main(void *arg)
         fcntl(l->job.arena_fds[1], F_ADD_SEALS, F_SEAL_SHRINK);
     /* Joining, then three of the four steps of alloc_shared(), in step with rank 0. */
     for (uint32_t epoch = 1; epoch <= 4; epoch++) {
-        slot->calls[epoch & 1] =
-            (struct shm_call){.kind = epoch == 1 ? SHM_JOIN : SHM_ALLOC, .seq = epoch == 1 ? 1 : 2};
+        slot->calls[epoch & 1] = (struct shm_call){.kind = epoch == 1 ? ZT_JOIN : ZT_ALLOC_SHARED,
+                                                   .seq = epoch == 1 ? 1 : 2};
         zt_shm_gate_set(&slot->gate, epoch);
         while (atomic_load(&zt_shm_slot(ctl, SHM_HOST_MASK, 0)->gate.epoch) < epoch)
             poll(NULL, 0, 1);
@@ -283,10 +282,10 @@ static void body_wait_for_rank_2(struct test_rank *r)
     if (!a || !b)
         return;
     for (int i = 0; i < 122; i++)
-        r->coll->ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, b, 1000, ZT_F32);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, b, 1000, ZT_F32);
     while (r->rank == 2)
         pause();
-    r->coll->ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, b, 1234, ZT_F32);
+    zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, b, 1234, ZT_F32);
 }
 
 /* Kill `victim` (or nobody) once the others are all asleep, then abort as the launcher does. */
@@ -370,7 +369,7 @@ static void body_interrupted(struct test_rank *r)
         else
             ualarm(500, 500);
         a[0] = 1;
-        r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, 1, ZT_F32, ZT_SUM);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, 1, ZT_F32, ZT_SUM);
         RANK_OK(r, r->stream.rc);
         RANK_CHECK(r, a[0] == 2);
     }

@@ -27,7 +27,6 @@ static int hold(void *arg, struct zt_err *err)
 /* Two streams of a rank use one group; whichever runs first, calls keep the order of enqueueing. */
 static void body_two_staged_streams(struct test_rank *r)
 {
-    const struct zt_coll_ops *ops = r->coll->ops;
     struct zt_stream *first = &r->stream, *second = calloc(1, sizeof *second);
     const enum zt_dtype t = ZT_F32;
     enum { MAX = 100000 };
@@ -41,8 +40,8 @@ static void body_two_staged_streams(struct test_rank *r)
         fill(a, t, r->rank, round, count);
         fill(b, t, r->rank, round, count);
         cpu_dev->ops->host_call(held->real, hold, &arg, sizeof arg);
-        ops->all_reduce(r->coll, first, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
-        ops->all_reduce(r->coll, second, ZT_GROUP_SHARD, b, b, count, t, ZT_MAX);
+        zt_all_reduce(r->coll, first, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
+        zt_all_reduce(r->coll, second, ZT_GROUP_SHARD, b, b, count, t, ZT_MAX);
         atomic_store(&go, true);
         RANK_OK(r, rank_done(r));
         RANK_CHECK(r, fake_sync(second) == 0);
@@ -65,7 +64,6 @@ TEST(two_staged_streams_on_one_group)
 static void body_all_to_all_in_chunks(struct test_rank *r)
 {
     enum { STRIDE = 20000 };
-    const struct zt_coll_ops *ops = r->coll->ops;
     const enum zt_dtype t = ZT_F32;
     float *a = calloc((size_t)r->n * STRIDE, sizeof *a), *got = calloc((size_t)r->n * STRIDE, 4);
     int64_t out[8], in[8];
@@ -76,7 +74,7 @@ static void body_all_to_all_in_chunks(struct test_rank *r)
     }
     for (int i = 0; i < r->n * STRIDE; i++)
         got[i] = 7.5f;
-    ops->all_to_all(r->coll, &r->stream, ZT_GROUP_SHARD, a, out, got, in, STRIDE, t);
+    zt_all_to_all(r->coll, &r->stream, ZT_GROUP_SHARD, a, out, got, in, STRIDE, t);
     RANK_OK(r, rank_done(r));
     for (int j = 0; j < r->n; j++) {
         int64_t count = in[j];
@@ -127,7 +125,7 @@ static void body_two_slots(struct test_rank *r)
         RANK_CHECK(r, ms < PATIENCE_MS);
         poll(NULL, 0, 1);
     }
-    r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
+    zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, count, t, ZT_SUM);
     RANK_OK(r, rank_done(r));
     RANK_RIGHT(r, wrong_reduced(&r->mesh, r->rank, ZT_GROUP_SHARD, a, t, t, ZT_SUM, 0, count));
     r->coll->dev = &fake_dev;
@@ -207,7 +205,7 @@ static void body_planted(struct test_rank *r)
     else if (strcmp(planted, "store") == 0)
         faulty.wait = wait_for_nothing;
     r->coll->dev = &dev;
-    r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, COUNT, ZT_F32, ZT_SUM);
+    zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, COUNT, ZT_F32, ZT_SUM);
     RANK_OK(r, rank_done(r));
     r->coll->dev = &fake_dev;
     free(a);

@@ -15,7 +15,7 @@ static void body_other_number_of_chunks(struct test_rank *r)
     int64_t count = r->rank == 2 ? 3 * chunk : 2 * chunk;
     float *a = calloc(3 * SLOT_BYTES, 1);
     RANK_CHECK(r, a);
-    r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, count, ZT_F32, ZT_SUM);
+    zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, count, ZT_F32, ZT_SUM);
     RANK_CHECK(r, rank_done(r) == ZT_EPROTO || rank_done(r) == ZT_EPEER);
     if (r->rank == 2)
         RANK_CHECK(r, says(r, "all_reduce") && says(r, "rank 2 has 12096 elements where rank 0"));
@@ -28,9 +28,9 @@ static void body_other_message_in_chunks(struct test_rank *r)
     float *a = calloc(3 * SLOT_BYTES, 1);
     RANK_CHECK(r, a);
     if (r->rank == 0)
-        r->coll->ops->send(r->coll, &r->stream, ZT_GROUP_SHARD, a, 2 * chunk, ZT_F32, 1);
+        zt_send(r->coll, &r->stream, ZT_GROUP_SHARD, a, 2 * chunk, ZT_F32, 1);
     else
-        r->coll->ops->recv(r->coll, &r->stream, ZT_GROUP_SHARD, a, 3 * chunk, ZT_F32, 0);
+        zt_recv(r->coll, &r->stream, ZT_GROUP_SHARD, a, 3 * chunk, ZT_F32, 0);
     RANK_CHECK(r, rank_done(r) == (r->rank ? ZT_EPROTO : ZT_EPEER));
     free(a);
 }
@@ -47,11 +47,11 @@ static void body_missing(struct test_rank *r)
     float *a = calloc(SLOT_BYTES, 4);
     RANK_CHECK(r, a);
     if (r->rank == 0) {
-        r->coll->ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, a + 4000, 8, ZT_F32);
-        r->coll->ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, a + 4000, 4000, ZT_F32);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, a + 4000, 8, ZT_F32);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, a + 4000, 4000, ZT_F32);
         RANK_CHECK(r, rank_done(r) == ZT_EPEER && says(r, "aborted"));
     } else {
-        r->coll->ops->all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, a + 4000, 8, ZT_F32);
+        zt_all_gather(r->coll, &r->stream, ZT_GROUP_SHARD, a, a + 4000, 8, ZT_F32);
         RANK_OK(r, rank_done(r));
         zt_shm_job_abort(r->job->control_fd); /* as the launcher does for a dead process */
     }
@@ -70,7 +70,7 @@ static void body_bad_counts(struct test_rank *r)
     int64_t out[2] = {3, 3}, in[2] = {3, 3};
     if (r->rank == 1)
         out[0] = 21;
-    r->coll->ops->all_to_all(r->coll, &r->stream, ZT_GROUP_SHARD, a, out, b, in, 20, ZT_F32);
+    zt_all_to_all(r->coll, &r->stream, ZT_GROUP_SHARD, a, out, b, in, 20, ZT_F32);
     RANK_CHECK(r, rank_done(r) == (r->rank == 1 ? ZT_EPROTO : ZT_EPEER));
     if (r->rank == 1)
         RANK_CHECK(r, says(r, "rank 1 sends to member 0 21 elements, at most 20"));
@@ -94,7 +94,7 @@ static void body_failed_stream(struct test_rank *r)
     RANK_CHECK(r, a);
     if (r->rank == 1)
         cpu_dev->ops->host_call(r->stream.real, fail, NULL, 0);
-    r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, SLOT_BYTES, ZT_F32, ZT_SUM);
+    zt_all_reduce(r->coll, &r->stream, ZT_GROUP_SHARD, a, a, SLOT_BYTES, ZT_F32, ZT_SUM);
     if (r->rank == 1) {
         RANK_CHECK(r, rank_done(r) == ZT_EDEVICE && says(r, "a copy that failed"));
         r->coll->ops->abort(r->coll); /* what train does with an error out of sync */

@@ -137,7 +137,7 @@ static void *join_main(void *arg)
         return NULL;
     a = shared(&j->r, 4096);
     a[0] = 1.0f + (float)j->r.rank;
-    j->r.coll->ops->all_reduce(j->r.coll, &j->r.stream, ZT_GROUP_SHARD, a, a, 1, ZT_F32, ZT_SUM);
+    zt_all_reduce(j->r.coll, &j->r.stream, ZT_GROUP_SHARD, a, a, 1, ZT_F32, ZT_SUM);
     j->rc = rank_done(&j->r) ? j->r.stream.rc : a[0] == 3 ? 0 : -1;
     j->r.coll->ops->free(j->r.coll);
     return NULL;
@@ -291,8 +291,7 @@ static void body_die(struct test_rank *r)
                 zt_shm_job_abort(r->job->control_fd);
             _exit(0);
         }
-        r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, i % 2 ? COUNT : 3,
-                                 ZT_F32, ZT_SUM);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, i % 2 ? COUNT : 3, ZT_F32, ZT_SUM);
         RANK_CHECK(r, zt_now_s() - begun_s < 60);
     }
     RANK_CHECK(r, rank_done(r) == ZT_EPEER);
@@ -334,7 +333,7 @@ static void body_abort_far(struct test_rank *r)
             r->coll->ops->abort(r->coll);
             return;
         }
-        r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, 3, ZT_F32, ZT_SUM);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, 3, ZT_F32, ZT_SUM);
     }
     RANK_CHECK(r, rank_done(r) == ZT_EPEER);
     RANK_CHECK(r, test_apart == 0);
@@ -370,7 +369,7 @@ static void body_freeze(struct test_rank *r)
         }
         for (int k = 0; k < COUNT; k++)
             a[k] = 1;
-        r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, COUNT, ZT_F32, ZT_SUM);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, COUNT, ZT_F32, ZT_SUM);
         RANK_OK(r, rank_done(r));
         for (int k = 0; k < COUNT; k++)
             RANK_CHECK(r, a[k] == (float)r->n);
@@ -409,8 +408,7 @@ static void body_cut(struct test_rank *r)
     for (int i = 0; !r->stream.rc; i++) {
         if (r->rank == 0 && i == 20)
             RANK_CHECK(r, set_loopback(false) == 0);
-        r->coll->ops->all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, i % 2 ? COUNT : 3,
-                                 ZT_F32, ZT_SUM);
+        zt_all_reduce(r->coll, &r->stream, ZT_GROUP_WORLD, a, a, i % 2 ? COUNT : 3, ZT_F32, ZT_SUM);
         RANK_CHECK(r, zt_now_s() - begun_s < 30);
     }
     RANK_CHECK(r, rank_done(r) == ZT_EPEER);
