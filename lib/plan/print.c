@@ -25,7 +25,7 @@ void zt_print_state_table(double n_params, int n_ranks, struct zt_str *out)
 
 /* ---- ledger ---- */
 
-enum { MAX_COLUMNS = 4, LABEL_WIDTH = 28 };
+enum { MAX_COLUMNS = 4, LABEL_WIDTH = 28, NUMBER_WIDTH = 9 };
 
 /* Plans side by side, in one unit of bytes. */
 struct table {
@@ -45,11 +45,22 @@ static void print_label(struct table *t, const char *label)
     zt_str_printf(t->out, "%-*s", LABEL_WIDTH, label);
 }
 
+/* With as many of 3 decimals as leave a space before it. */
+static void print_number(struct table *t, double x)
+{
+    char number[32];
+    int decimals = 3;
+    while (snprintf(number, sizeof number, "%.*f", decimals, x) >= NUMBER_WIDTH && decimals > 0)
+        decimals--;
+    zt_str_printf(t->out, "%*s", NUMBER_WIDTH, number);
+}
+
 /* Bytes in powers of 1000 and of 1024. */
 static void print_bytes(struct table *t, double bytes)
 {
     const double kilo = t->giga ? 1e9 : 1e6, kibi = t->giga ? 1 << 30 : 1 << 20;
-    zt_str_printf(t->out, "%9.3f%9.3f", bytes / kilo, bytes / kibi);
+    print_number(t, bytes / kilo);
+    print_number(t, bytes / kibi);
 }
 
 static void bytes_rows(struct table *t, const struct row *rows, size_t n)

@@ -246,6 +246,46 @@ TEST(ledger_prints_stages_side_by_side)
     zt_arena_release(&arena);
 }
 
+/* Of a line's numbers no two touch. */
+static bool apart(const char *line)
+{
+    int digits = 0, points = 0;
+    for (; *line && *line != '\n'; line++) {
+        digits = *line >= '0' && *line <= '9' ? digits + 1 : 0;
+        points = *line == ' ' ? 0 : points + (*line == '.');
+        if (digits > 8 || points > 1)
+            return false;
+    }
+    return true;
+}
+
+TEST(ledger_columns_stay_apart_however_large_the_numbers)
+{
+    static const double sizes[] = {9.9999e12, 1e13, 9.99999e13, 1e14, 1.2345e15, 9.99999e16};
+    struct zt_arena arena = {0};
+    const struct zt_model *m = model_of(&gpt2_124m, &arena);
+    struct zt_plan *p[4];
+    CHECK(m);
+    four_stages(m, p);
+    RETURN_IF_FAILED();
+    for (size_t i = 0; i < ZT_ARRAY_LEN(sizes); i++) {
+        struct zt_str text = {0};
+        for (int s = 0; s < 4; s++) {
+            p[s]->ledger.peak[ZT_AR_DEVICE] = (size_t)sizes[i];
+            p[s]->ledger.formula_bytes = 0;
+        }
+        zt_plan_print_ledger((const struct zt_plan *const *)p, 4, &text);
+        const char *peak = strstr(zt_str_get(&text), "= device peak");
+        const char *beyond = strstr(zt_str_get(&text), "peak minus formula");
+        CHECK(peak && apart(peak));
+        CHECK(beyond && apart(beyond));
+        zt_str_release(&text);
+    }
+    for (int s = 0; s < 4; s++)
+        zt_plan_free(p[s]);
+    zt_arena_release(&arena);
+}
+
 TEST(ledger_schedule_lists_every_row)
 {
     struct zt_arena arena = {0};
