@@ -208,6 +208,12 @@ static int bias_grad(const struct zt_matmul *a, int n_threads, struct zt_err *er
     return ZT_ISA_FN(col_sum)(&sum, n_threads, err);
 }
 
+/* A workspace of nothing is NULL, which C lets nobody add to, not even 0. */
+static float *ws_at(void *ws, size_t at_bytes)
+{
+    return at_bytes > 0 ? (float *)((char *)ws + at_bytes) : ws;
+}
+
 /* The rows of C are done in blocks where the block's fp32 sums, or a widened operand, need room. */
 static int matmul_f32(const struct zt_matmul *a, int n_threads, struct zt_err *err)
 {
@@ -218,9 +224,8 @@ static int matmul_f32(const struct zt_matmul *a, int n_threads, struct zt_err *e
     if (rc)
         return rc;
     bool f32_out = a->c.dtype == ZT_F32;
-    float *buf_a = a->ws;
-    float *buf_b = (float *)((char *)a->ws + l.a_bytes);
-    float *buf_c = (float *)((char *)a->ws + l.a_bytes + l.b_bytes);
+    float *buf_a = a->ws, *buf_b = ws_at(a->ws, l.a_bytes);
+    float *buf_c = ws_at(a->ws, l.a_bytes + l.b_bytes);
     bool add = f32_out && (a->accumulate || (a->residual.ptr && a->residual.ptr == a->c.ptr));
     struct operand op_a = {0}, op_b;
     for (int64_t j = 0; j < a->n; j += l.block_n) {
