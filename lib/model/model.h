@@ -37,6 +37,13 @@ struct zt_param_spec {
 };
 
 /* LLAMA: everything built like it, Qwen 2 and 3 and Mistral too; the switches below tell them apart. */
+/*
+ * Bounds of a configuration, so that products of two sizes, or of a size and the tokens of a batch,
+ * stay far from overflow. Tokens are int32.
+ */
+enum { ZT_MAX_HEAD_DIM = 1024 }; /* attention's tiles are whole heads */
+enum { ZT_MAX_LAYERS = 1 << 16, ZT_MAX_WIDTH = 1 << 24, ZT_MAX_VOCAB = INT32_MAX };
+
 enum zt_model_type { ZT_MODEL_GPT2, ZT_MODEL_LLAMA };
 
 /*

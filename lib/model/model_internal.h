@@ -18,13 +18,6 @@ int zt_gpt2_describe(const struct zt_model_config *cfg, struct zt_arena *arena, 
 int zt_llama_describe(const struct zt_model_config *cfg, struct zt_arena *arena, struct zt_model *m,
                       struct zt_err *err) ZT_MUST_CHECK;
 
-/*
- * Bounds of a configuration, so that products of two sizes, or of a size and the tokens of a batch,
- * stay far from overflow. Tokens are int32.
- */
-enum { ZT_MAX_HEAD_DIM = 1024 }; /* attention's tiles are whole heads */
-enum { ZT_MAX_LAYERS = 1 << 16, ZT_MAX_WIDTH = 1 << 24, ZT_MAX_VOCAB = INT32_MAX };
-
 /* `key` must be in [1, max]. */
 int zt_check_size(const char *key, int64_t value, int64_t max, struct zt_err *err) ZT_MUST_CHECK;
 

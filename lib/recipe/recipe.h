@@ -62,7 +62,12 @@ struct zt_recipe_model {
     bool attention_bias, mlp_bias;
 };
 
-enum { ZT_RECIPE_MAX_ACCUM = 1 << 16 }; /* as many as plans have */
+/* As plans and models have them (lib/train/setup.c makes sure). */
+enum {
+    ZT_RECIPE_MAX_ACCUM = 1 << 16,
+    ZT_RECIPE_MAX_LAYERS = 1 << 16,
+    ZT_RECIPE_MAX_WIDTH = 1 << 24
+};
 
 struct zt_recipe_batch {
     int64_t train, micro, accum; /* train = micro * accum * ranks; resolved */

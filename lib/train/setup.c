@@ -7,6 +7,11 @@
 #include "optim/groups.h"
 #include "train/run.h"
 
+/* So what is too much is told of its place in the recipe, or of --set. */
+_Static_assert((int)ZT_RECIPE_MAX_ACCUM == (int)ZT_PLAN_MAX_ACCUM, "as plans have it");
+_Static_assert((int)ZT_RECIPE_MAX_LAYERS == (int)ZT_MAX_LAYERS, "as models have it");
+_Static_assert((int)ZT_RECIPE_MAX_WIDTH == (int)ZT_MAX_WIDTH, "as models have it");
+
 static struct zt_rope_rule rope_of(const struct zt_recipe_rope *r)
 {
     static const enum zt_rope_kind kinds[] = {[ZT_ROPE_SCALING_NONE] = ZT_ROPE_PLAIN,

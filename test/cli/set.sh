@@ -11,3 +11,4 @@ try zerotrain plan tiny.yaml --set zero_optimization.stage
 try zerotrain plan tiny.yaml --set =3
 try zerotrain plan tiny.yaml --set train.sample_prompt=
 try zerotrain plan tiny.yaml --set a=b --set zero_optimization.stage=9 --set train.steps=-1
+try zerotrain plan tiny.yaml --set model.n_layer=100000
