@@ -410,8 +410,7 @@ int cmd_pick_devices(struct cmd_options *o, const struct zt_env *env, struct cmd
     }
     if (strcmp(o->device, "auto") || o->num_gpus || o->hosts.include || o->hosts.exclude)
         return no_gpu_here(o, here);
-    fprintf(stderr, "Training with 1 CPU worker: %s. (--device=cpu --num_gpus=N starts N.)\n",
-            here->none);
+    dev->no_gpu = here->none;
     return cpu_devices(o, dev);
 }
 

@@ -22,6 +22,7 @@ struct cmd_devices {
     int on_a_host;        /* of the host with most */
     int n_here;           /* on this machine; 0: it is none of them */
     int per_gpu;          /* workers of one GPU */
+    const char *no_gpu;   /* why it is a CPU worker that nobody has asked for; else NULL */
     const char **workers; /* (n_workers) the GPU of each (struct cmd_gpu: id) */
     struct cmd_free free; /* of GPU workers */
     struct zt_arena arena;

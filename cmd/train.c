@@ -99,6 +99,10 @@ static void describe_start(const struct job *j, struct zt_str *notes, struct zt_
     long long n_params = j->model->n_elems, n_frozen = 0;
     for (int i = 0; i < j->model->n_params; i++)
         n_frozen += j->model->params[i].trainable ? 0 : j->model->params[i].n_elems;
+    if (j->dev.no_gpu)
+        zt_str_printf(notes,
+                      "Training with 1 CPU worker: %s. (--device=cpu --num_gpus=N starts N.)\n",
+                      j->dev.no_gpu);
     for (int i = 0; i < r->n_notes; i++)
         zt_str_printf(notes, "note: %s\n", r->notes[i].text);
     zt_str_puts(notes, zt_str_get(&j->notes));
