@@ -137,11 +137,12 @@ static int run(struct answers *a, int n, int n_asked, const struct zt_env *env,
     opts.sink = (struct zt_launch_sink){
         .ctx = a, .line = on_line, .report = on_report, .notice = on_notice, .flush = flush};
     a->err = (struct rank_out){.fd = STDERR_FILENO};
-    struct rank_out *others = cmd_say_through(&a->err);
-    if (others) /* they write it in their order */
-        cmd_say_through(others);
+    const bool own = !cmd_says_through(); /* else who is said through writes it in its order */
+    if (own)
+        cmd_say_through(&a->err);
     int rc = zt_launch_run(&opts, &result, &err);
-    cmd_say_through(others);
+    if (own)
+        cmd_say_through(NULL);
     (void)rank_out_finish(&a->err, false);
     if (!rc)
         return check_answers(a, n, &result);

@@ -57,10 +57,11 @@ void cmd_error(const char *fmt, ...) ZT_PRINTF(1, 2);
 void cmd_note(const char *fmt, ...) ZT_PRINTF(1, 2);
 
 /*
- * What cmd_error() and cmd_note() say from now on is appended to `to`, for its owner to write: nobody waits. NULL: as
- * before. Returns what it was.
+ * What cmd_error() and cmd_note() say from now on is appended to `to`, for its owner to write: nobody waits. NULL: it
+ * goes to stderr at once.
  */
-struct rank_out *cmd_say_through(struct rank_out *to);
+struct rank_out *cmd_says_through(void);
+void cmd_say_through(struct rank_out *to);
 
 enum { CMD_MAX_RANKS = 1 << 20, CMD_MAX_RESTARTS = 1000 };
 

@@ -47,11 +47,14 @@ static void print_help(FILE *f)
 
 static struct rank_out *through;
 
-struct rank_out *cmd_say_through(struct rank_out *to)
+void cmd_say_through(struct rank_out *to)
 {
-    struct rank_out *before = through;
     through = to;
-    return before;
+}
+
+struct rank_out *cmd_says_through(void)
+{
+    return through;
 }
 
 static void say(bool is_note, const char *fmt, va_list ap)
