@@ -292,7 +292,8 @@ int zt_ckpt_write_sums(const char *path, const struct zt_ckpt_sum *sums, size_t 
     return rc;
 }
 
-int zt_ckpt_read_sums(const char *path, struct zt_ckpt_sum *sums, size_t n, struct zt_err *err)
+/* The same read and checked. */
+static int read_sums(const char *path, struct zt_ckpt_sum *sums, size_t n, struct zt_err *err)
 {
     struct zt_str name = {0}, bytes = {0};
     const size_t want = n * sizeof *sums;
@@ -328,7 +329,7 @@ static int collect_sums(struct zt_manifest *m, const char *temp, struct zt_err *
             rc = zt_err_set(err, ZT_EIO, "%s: has %lld bytes, not the %zu that were written",
                             path.buf, (long long)st.st_size, f->bytes);
         if (!rc)
-            rc = zt_ckpt_read_sums(path.buf, f->sums, f->n_sums, err);
+            rc = read_sums(path.buf, f->sums, f->n_sums, err);
         zt_str_puts(&path, ".sums");
         if (!rc && unlink(path.buf))
             rc = zt_err_errno(err, ZT_EIO, "%s: cannot be removed", path.buf);

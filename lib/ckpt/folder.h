@@ -73,10 +73,8 @@ void zt_ckpt_retain(const char *dir, struct zt_ckpt_lock *lock, int64_t step, in
  */
 int zt_ckpt_remove(const char *path, struct zt_err *err) ZT_MUST_CHECK;
 
-/* PATH.sums: checksums of the file PATH of that many bytes. Written and fsynced; read and checked. */
+/* PATH.sums: the n checksums of the file PATH. Written and fsynced. */
 int zt_ckpt_write_sums(const char *path, const struct zt_ckpt_sum *sums, size_t n,
                        struct zt_err *err) ZT_MUST_CHECK;
-int zt_ckpt_read_sums(const char *path, struct zt_ckpt_sum *sums, size_t n,
-                      struct zt_err *err) ZT_MUST_CHECK;
 
 #endif

@@ -43,7 +43,8 @@ static bool total_elems(const struct zt_llmc_header *h, size_t kind, int64_t *n)
     return kind_elems(h, kind, n) && zt_mul_i64(*n, kinds[kind].per_layer ? h->n_layer : 1, n);
 }
 
-bool zt_llmc_file_bytes(const struct zt_llmc_header *h, size_t *bytes)
+/* Bytes of a whole file with this header; false: more than 2^63. */
+static bool file_bytes(const struct zt_llmc_header *h, size_t *bytes)
 {
     int64_t total = 0, n;
     for (size_t i = 0; i < ZT_ARRAY_LEN(kinds); i++) {
@@ -65,7 +66,7 @@ int zt_llmc_check(const char *name, const void *bytes, size_t n, struct zt_llmc_
     int rc = zt_llmc_header(name, bytes, n, h, err);
     if (rc)
         return rc;
-    if (!zt_llmc_file_bytes(h, &want))
+    if (!file_bytes(h, &want))
         return zt_err_set(err, ZT_EINPUT, "%s: the header tells of more than 2^63 bytes; damaged",
                           name);
     if (n != want)

@@ -22,9 +22,6 @@ struct zt_llmc {
     struct zt_llmc_tensor *tensors; /* (model->n_params), of the arena */
 };
 
-/* Bytes of a whole file with this header; false: more than 2^63. */
-ZT_MUST_CHECK bool zt_llmc_file_bytes(const struct zt_llmc_header *h, size_t *bytes);
-
 /* Check a whole file's header and length. */
 int zt_llmc_check(const char *name, const void *bytes, size_t n, struct zt_llmc_header *h,
                   struct zt_err *err) ZT_MUST_CHECK;

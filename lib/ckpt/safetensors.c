@@ -226,15 +226,6 @@ void zt_st_close(struct zt_st_file *f)
     memset(f, 0, sizeof *f);
 }
 
-const struct zt_st_tensor *zt_st_find(const struct zt_st_file *f, const char *name)
-{
-    for (int i = 0; i < f->n_tensors; i++) {
-        if (strcmp(f->tensors[i].name, name) == 0)
-            return &f->tensors[i];
-    }
-    return NULL;
-}
-
 void zt_st_read_f32(const struct zt_st_tensor *t, int64_t begin, int64_t n, float *out)
 {
     ZT_ASSERT(begin >= 0 && n >= 0 && begin <= t->n_elems - n);

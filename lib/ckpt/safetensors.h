@@ -44,9 +44,6 @@ void zt_st_close(struct zt_st_file *f);
 int zt_st_parse(const char *name, const void *bytes, size_t n, struct zt_st_file *f,
                 struct zt_err *err) ZT_MUST_CHECK;
 
-/* The tensor called `name`, or NULL. */
-const struct zt_st_tensor *zt_st_find(const struct zt_st_file *f, const char *name);
-
 /* n elements from `begin`, converted to fp32. The tensor's dtype must not be -1. */
 void zt_st_read_f32(const struct zt_st_tensor *t, int64_t begin, int64_t n, float *out);
 

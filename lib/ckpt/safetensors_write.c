@@ -13,7 +13,7 @@
 
 enum { ALIGN = 8, LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000 };
 
-const char *zt_st_dtype_name(enum zt_dtype t)
+static const char *dtype_name(enum zt_dtype t)
 {
     static const char *const names[ZT_N_DTYPES] = {
         [ZT_F32] = "F32", [ZT_BF16] = "BF16", [ZT_F16] = "F16",
@@ -57,9 +57,8 @@ static int add_entries(json_t *root, const struct zt_st_entry *entries, int n, s
             return zt_err_set(err, ZT_EINPUT, "tensor %s: the file has more than 2^63 bytes",
                               e->name);
         ZT_ASSERT(!json_object_get(root, e->name));
-        json_t *info =
-            json_pack("{s:s, s:o, s:[I, I]}", "dtype", zt_st_dtype_name(e->dtype), "shape",
-                      shape_json(e), "data_offsets", (json_int_t)at, (json_int_t)end);
+        json_t *info = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(e->dtype), "shape",
+                                 shape_json(e), "data_offsets", (json_int_t)at, (json_int_t)end);
         if (json_object_set_new(root, e->name, info))
             return zt_err_set(err, ZT_EINPUT, "tensor %.100s: the name is not UTF-8", e->name);
         at = end;

@@ -27,8 +27,6 @@ struct zt_st_meta {
     const char *key, *value;
 };
 
-const char *zt_st_dtype_name(enum zt_dtype t); /* "F32", "BF16", ... */
-
 /*
  * Append a file's beginning to `out`: the length, the header in JSON, blanks up to a multiple of 8 bytes.
  * The tensors' bytes follow it in the order of the entries, without gaps; *data_bytes is their sum.

@@ -58,10 +58,9 @@ int zt_dataset_open(const struct zt_dataset_opts *opts, struct zt_dataset **out,
                     struct zt_err *err) ZT_MUST_CHECK;
 void zt_dataset_free(struct zt_dataset *d);
 
-/* Samples of an epoch (of all sources, with weights: there is no epoch of the whole); tokens and files inside the range. */
+/* Samples of an epoch (of all sources, with weights: there is no epoch of the whole); tokens inside the range. */
 int64_t zt_dataset_samples(const struct zt_dataset *d);
 int64_t zt_dataset_tokens(const struct zt_dataset *d);
-int zt_dataset_files(const struct zt_dataset *d);
 
 /* Are its tokens bytes of text? Else they are ids of a vocabulary that we do not know. */
 bool zt_dataset_is_text(const struct zt_dataset *d);

@@ -312,11 +312,6 @@ int64_t zt_dataset_tokens(const struct zt_dataset *d)
     return d->n_tokens;
 }
 
-int zt_dataset_files(const struct zt_dataset *d)
-{
-    return d->n_files;
-}
-
 bool zt_dataset_is_text(const struct zt_dataset *d)
 {
     return d->kind == ZT_TOKENS_TEXT;

@@ -37,7 +37,8 @@ struct zt_segment *zt_add_segment(struct zt_model *m, enum zt_segment_kind kind,
     return s;
 }
 
-void zt_use_param(struct zt_model *m, int param)
+/* The last segment uses a parameter: its own, or again one that another segment brought. */
+static void use_param(struct zt_model *m, int param)
 {
     struct zt_segment *s = &m->segments[m->n_segments - 1];
     ZT_ASSERT_CMP(s->n_params, <, ZT_MAX_SEG_PARAMS);
@@ -48,7 +49,7 @@ struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t
                                    enum zt_tp_split split, enum zt_init_kind init, float std)
 {
     int index = m->n_params++;
-    zt_use_param(m, index);
+    use_param(m, index);
     const enum zt_segment_kind kind = m->segments[m->n_segments - 1].kind;
     struct zt_param_spec *p = &m->params[index];
     *p = (struct zt_param_spec){
@@ -72,7 +73,7 @@ void zt_add_lm_head(struct zt_model *m)
 {
     const struct zt_model_config *cfg = &m->cfg;
     if (cfg->tie_embeddings)
-        zt_use_param(m, 0);
+        use_param(m, 0);
     else
         zt_add_param(m, "lm_head.weight", cfg->vocab_size, cfg->n_embd, ZT_TP_ROWS, ZT_INIT_NORMAL,
                      cfg->initializer_range);

@@ -35,9 +35,6 @@ struct zt_segment *zt_add_segment(struct zt_model *m, enum zt_segment_kind kind,
 struct zt_param_spec *zt_add_param(struct zt_model *m, const char *name, int64_t dim0, int64_t dim1,
                                    enum zt_tp_split split, enum zt_init_kind init, float std);
 
-/* The last segment uses a parameter again that another segment brought. */
-void zt_use_param(struct zt_model *m, int param);
-
 /* The head's matrix, as the configuration says: the embedding, parameter 0, or one of its own. */
 void zt_add_lm_head(struct zt_model *m);
 

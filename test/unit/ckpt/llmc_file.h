@@ -4,6 +4,7 @@
 
 #include "base/str.h"
 #include "ckpt/safetensors.h"
+#include "unit/ckpt/st_find.h"
 
 struct llmc_sizes {
     int version, n_positions, vocab, n_layer, n_head, n_embd, padded;
@@ -29,7 +30,7 @@ static inline void llmc_put(struct zt_str *out, int version, float x)
 static inline void llmc_put_tensor(struct zt_str *out, int version, const struct zt_st_file *src,
                                    const char *name, bool transpose)
 {
-    const struct zt_st_tensor *t = zt_st_find(src, name);
+    const struct zt_st_tensor *t = st_find(src, name);
     int64_t rows = t->dims[0], cols = t->n_dims > 1 ? t->dims[1] : 1;
     for (int64_t i = 0; i < t->n_elems; i++) {
         float x;

@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
+#include "unit/ckpt/st_find.h"
 
 /*
  * A checkpoint of two tensors, cut over `n_files` files at uneven places: values are fp32 noise, those of
@@ -221,17 +222,17 @@ TEST(checkpoint_files_are_safetensors)
     snprintf(path, sizeof path, "%s/rank-00001.safetensors", k.dir);
     CHECK_OK(zt_st_open(path, &f, &err), err);
     CHECK_INT(f.n_tensors, 4);
-    const struct zt_st_tensor *t = zt_st_find(&f, "m/h.0.a");
+    const struct zt_st_tensor *t = st_find(&f, "m/h.0.a");
     CHECK(t && t->dtype == ZT_F32 && t->n_dims == 1);
     CHECK_INT(t->n_elems, k.cuts[2] - k.cuts[1]);
     CHECK(memcmp(t->data, k.values[ZT_CKPT_M] + k.cuts[1], t->bytes) == 0);
-    CHECK(((const unsigned char *)zt_st_find(&f, "param/h.0.a")->data - f.map.data) % 4096 == 0);
+    CHECK(((const unsigned char *)st_find(&f, "param/h.0.a")->data - f.map.data) % 4096 == 0);
     zt_st_close(&f);
     unmake(&k);
     make(&k, 1);
     snprintf(path, sizeof path, "%s/rank-00000.safetensors", k.dir);
     CHECK_OK(zt_st_open(path, &f, &err), err);
-    t = zt_st_find(&f, "param/h.0.a");
+    t = st_find(&f, "param/h.0.a");
     CHECK(t && t->n_dims == 2 && t->dims[0] == A_ROWS && t->dims[1] == A_COLS);
     zt_st_close(&f);
     unmake(&k);

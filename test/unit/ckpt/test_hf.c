@@ -7,6 +7,7 @@
 #include "ckpt/hf.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/safetensors_write.h"
+#include "unit/ckpt/st_find.h"
 #include "unit/models.h"
 
 struct bench {
@@ -134,9 +135,9 @@ TEST(hf_s06_gpt2_tied)
     CHECK_INT(b.result.n_shards, 1);
     CHECK_OK(zt_st_open(path_in(&b, "model.safetensors"), &f, &b.err), b.err);
     CHECK_INT(f.n_tensors, 28);
-    CHECK(!zt_st_find(&f, "lm_head.weight"));
-    CHECK(zt_st_find(&f, "transformer.wte.weight"));
-    const struct zt_st_tensor *t = zt_st_find(&f, "transformer.h.1.attn.c_attn.weight");
+    CHECK(!st_find(&f, "lm_head.weight"));
+    CHECK(st_find(&f, "transformer.wte.weight"));
+    const struct zt_st_tensor *t = st_find(&f, "transformer.h.1.attn.c_attn.weight");
     CHECK(t && t->dims[0] == 4 && t->dims[1] == 12);
     CHECK_INT((uintptr_t)t->data % 8, 0);
     zt_st_close(&f);
@@ -154,9 +155,9 @@ TEST(hf_s06_llama_untied)
     CHECK_OK(write_it(&b), b.err);
     CHECK_OK(zt_st_open(path_in(&b, "model.safetensors"), &f, &b.err), b.err);
     CHECK_INT(f.n_tensors, 21);
-    CHECK(zt_st_find(&f, "lm_head.weight"));
-    CHECK(zt_st_find(&f, "model.layers.0.self_attn.q_proj.weight"));
-    CHECK(zt_st_find(&f, "model.norm.weight"));
+    CHECK(st_find(&f, "lm_head.weight"));
+    CHECK(st_find(&f, "model.layers.0.self_attn.q_proj.weight"));
+    CHECK(st_find(&f, "model.norm.weight"));
     zt_st_close(&f);
     check_values(&b);
     bench_release(&b);
@@ -402,7 +403,7 @@ TEST(st_header)
     zt_str_add(&bytes, zeros, n);
     CHECK_OK(zt_st_parse("x", bytes.buf, bytes.len, &f, &err), err);
     CHECK_INT(f.n_tensors, 3);
-    CHECK(zt_st_find(&f, "b \"x\"") && zt_st_find(&f, "s")->n_dims == 0);
+    CHECK(st_find(&f, "b \"x\"") && st_find(&f, "s")->n_dims == 0);
     zt_st_close(&f);
     zt_str_release(&bytes);
 }

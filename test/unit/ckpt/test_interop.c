@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "ckpt/safetensors.h"
+#include "unit/ckpt/st_find.h"
 
 enum { SKIPPED = 77 };
 
@@ -17,14 +18,14 @@ static void check_values(const char *dir)
     snprintf(path, sizeof path, "%s/values.safetensors", dir);
     CHECK_OK(zt_st_open(path, &f, &err), err);
     CHECK_INT(f.n_tensors, 6);
-    CHECK(zt_st_find(&f, "empty") && zt_st_find(&f, "mask"));
+    CHECK(st_find(&f, "empty") && st_find(&f, "mask"));
     snprintf(path, sizeof path, "%s/values.txt", dir);
     FILE *values = fopen(path, "r");
     CHECK(values);
     int n = 0;
     long long i;
     for (double want; fscanf(values, "%31s %lld %la", name, &i, &want) == 3; n++) {
-        const struct zt_st_tensor *t = zt_st_find(&f, name);
+        const struct zt_st_tensor *t = st_find(&f, name);
         float got;
         CHECK(t && i < t->n_elems);
         zt_st_read_f32(t, i, 1, &got);

@@ -54,7 +54,7 @@ static void check_equal(struct bench *b, const struct zt_model *m, const struct 
         char name[80];
         float got[64], want[64];
         snprintf(name, sizeof name, "transformer.%s", m->params[p].name);
-        const struct zt_st_tensor *t = zt_st_find(&b->src, name);
+        const struct zt_st_tensor *t = st_find(&b->src, name);
         CHECK(t && t->n_elems <= 64);
         for (int64_t begin = 0; begin < t->n_elems; begin += 7) {
             int64_t n = ZT_MIN((int64_t)7, t->n_elems - begin);
@@ -109,7 +109,7 @@ TEST(llmc_by_weights)
     CHECK_OK(rc, b.err);
     int p = zt_model_find_param(m, "h.1.mlp.c_fc.weight");
     zt_weights_read_f32(&w, p, 13, 1, &got);
-    zt_st_read_f32(zt_st_find(&b.src, "transformer.h.1.mlp.c_fc.weight"), 13, 1, &want);
+    zt_st_read_f32(st_find(&b.src, "transformer.h.1.mlp.c_fc.weight"), 13, 1, &want);
     CHECK(got == want);
     zt_weights_close(&w);
     bench_release(&b);

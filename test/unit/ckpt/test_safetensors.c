@@ -1,6 +1,7 @@
 #include "harness.h"
 
 #include "ckpt/safetensors.h"
+#include "unit/ckpt/st_find.h"
 #include "unit/ckpt/st_writer.h"
 
 TEST(safetensors_fixture)
@@ -13,13 +14,13 @@ TEST(safetensors_fixture)
     for (int i = 0; i < f.n_tensors; i++)
         n += f.tensors[i].n_elems;
     CHECK_INT(n, 572);
-    const struct zt_st_tensor *t = zt_st_find(&f, "transformer.h.1.attn.c_attn.weight");
+    const struct zt_st_tensor *t = st_find(&f, "transformer.h.1.attn.c_attn.weight");
     CHECK(t && t->dtype == ZT_F32 && t->n_dims == 2 && t->dims[0] == 4 && t->dims[1] == 12);
-    CHECK(!zt_st_find(&f, "lm_head.weight"));
+    CHECK(!st_find(&f, "lm_head.weight"));
     zt_st_close(&f);
     CHECK_OK(zt_st_open("test/cases/fixture_llama/model.safetensors", &f, &err), err);
     CHECK_INT(f.n_tensors, 21);
-    CHECK(zt_st_find(&f, "lm_head.weight"));
+    CHECK(st_find(&f, "lm_head.weight"));
     zt_st_close(&f);
 }
 
@@ -43,19 +44,19 @@ TEST(safetensors_reads_unaligned_types)
     float got[3];
     CHECK_OK(zt_st_parse("mem", bytes.buf, bytes.len, &f, &err), err);
     CHECK_INT(f.n_tensors, 6);
-    zt_st_read_f32(zt_st_find(&f, "a"), 0, 3, got);
+    zt_st_read_f32(st_find(&f, "a"), 0, 3, got);
     CHECK(memcmp(got, f32, sizeof f32) == 0);
-    zt_st_read_f32(zt_st_find(&f, "a"), 1, 2, got);
+    zt_st_read_f32(st_find(&f, "a"), 1, 2, got);
     CHECK(got[0] == -2 && got[1] == 3);
-    zt_st_read_f32(zt_st_find(&f, "b"), 0, 3, got);
+    zt_st_read_f32(st_find(&f, "b"), 0, 3, got);
     CHECK(got[0] == 1 && got[1] == -2 && got[2] == 0x1p-24f);
-    zt_st_read_f32(zt_st_find(&f, "c"), 1, 2, got);
+    zt_st_read_f32(st_find(&f, "c"), 1, 2, got);
     CHECK(got[0] == -2 && got[1] == 3);
-    CHECK_INT(zt_st_find(&f, "s")->n_elems, 1);
-    CHECK_INT(zt_st_find(&f, "s")->n_dims, 0);
-    CHECK_INT(zt_st_find(&f, "e")->n_elems, 0);
-    CHECK_INT(zt_st_find(&f, "u")->dtype, -1);
-    CHECK_STR(zt_st_find(&f, "u")->dtype_name, "U8");
+    CHECK_INT(st_find(&f, "s")->n_elems, 1);
+    CHECK_INT(st_find(&f, "s")->n_dims, 0);
+    CHECK_INT(st_find(&f, "e")->n_elems, 0);
+    CHECK_INT(st_find(&f, "u")->dtype, -1);
+    CHECK_STR(st_find(&f, "u")->dtype_name, "U8");
     zt_st_close(&f);
     zt_str_release(&bytes);
 }

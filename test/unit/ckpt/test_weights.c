@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "ckpt/safetensors.h"
+#include "unit/ckpt/st_find.h"
 #include "unit/ckpt/st_writer.h"
 #include "unit/models.h"
 
@@ -138,7 +139,7 @@ TEST(weights_names_without_prefix)
         put_as(&b, &b.src.tensors[i], b.src.tensors[i].name + strlen("transformer."));
     CHECK_OK(try_open(&b, b.tied), b.err);
     put_all(&b, NULL);
-    put_as(&b, zt_st_find(&b.src, "transformer.wpe.weight"), "wpe.weight");
+    put_as(&b, st_find(&b.src, "transformer.wpe.weight"), "wpe.weight");
     CHECK_REFUSED(&b, try_open(&b, b.tied), "wpe.weight is there twice");
     bench_release(&b);
 }
@@ -193,7 +194,7 @@ TEST(weights_d09_transposed)
     bench_init(&b);
     RETURN_IF_FAILED();
     put_all(&b, name);
-    st_put(&b.w, name, "F32", "[16,4]", zt_st_find(&b.src, name)->data, 256);
+    st_put(&b.w, name, "F32", "[16,4]", st_find(&b.src, name)->data, 256);
     CHECK_REFUSED(&b, try_open(&b, b.tied), "shape (16, 4), the model has (4, 16) (transposed?)");
     bench_release(&b);
 }
@@ -228,7 +229,7 @@ TEST(weights_s06_tied_head)
     struct bench b;
     bench_init(&b);
     RETURN_IF_FAILED();
-    const struct zt_st_tensor *wte = zt_st_find(&b.src, "transformer.wte.weight");
+    const struct zt_st_tensor *wte = st_find(&b.src, "transformer.wte.weight");
     float other[44];
     put_all(&b, NULL);
     put_as(&b, wte, "lm_head.weight");
@@ -255,7 +256,7 @@ TEST(weights_tied_head_alone)
     struct bench b;
     bench_init(&b);
     RETURN_IF_FAILED();
-    const struct zt_st_tensor *wte = zt_st_find(&b.src, "transformer.wte.weight");
+    const struct zt_st_tensor *wte = st_find(&b.src, "transformer.wte.weight");
     float want[44], got[44] = {0};
     zt_st_read_f32(wte, 0, 44, want);
     put_all(&b, "transformer.wte.weight");

@@ -71,6 +71,15 @@ static void sandbox_release(struct sandbox *s)
     CHECK_INT(system(cmd), 0);
 }
 
+static bool begins(const struct zt_dataset *d, const char *want)
+{
+    struct zt_str text = {0};
+    zt_dataset_describe(d, &text);
+    bool right = strncmp(zt_str_get(&text), want, strlen(want)) == 0;
+    zt_str_release(&text);
+    return right;
+}
+
 TEST(dataset_fixture_counts)
 {
     static const struct {
@@ -84,7 +93,7 @@ TEST(dataset_fixture_counts)
         CHECK_OK(zt_dataset_open(&o, &d, &err), err);
         CHECK_INT(zt_dataset_samples(d), cases[i].samples);
         CHECK_INT(zt_dataset_tokens(d), 25);
-        CHECK_INT(zt_dataset_files(d), 1);
+        CHECK(begins(d, "1 file, 25 tokens "));
         zt_dataset_free(d);
     }
 }
@@ -263,7 +272,7 @@ TEST(dataset_range_cuts_files)
     zt_dataset_free(d);
     o.range[0] = 10, o.range[1] = -1;
     CHECK_OK(zt_dataset_open(&o, &d, &err), err);
-    CHECK_INT(zt_dataset_files(d), 1);
+    CHECK(begins(d, "1 file, "));
     CHECK_OK(get(d, 2, 0, x, y, &err), err);
     CHECK_INT(x[0], 'a');
     zt_dataset_free(d);
