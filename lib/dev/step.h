@@ -39,8 +39,7 @@ struct zt_step_block {
     int32_t apply;      /* 1: UPDATE runs in this step */
     int32_t overflow;   /* 1: a gradient or the loss is not finite, on any rank */
     int32_t bad_unit;   /* first partial, in backward order, that is not; -1: none */
-    int32_t
-        bad_rank; /* first rank with a loss that is not finite, by its place in NORM; -1: none */
+    int32_t bad_rank;   /* the same of ranks with such a loss, by their place in NORM */
     int32_t nonfinite_rule;
     uint64_t seed;
     int64_t first_sample; /* place of the batch's first sequence in the training order */

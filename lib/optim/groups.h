@@ -13,8 +13,8 @@
 
 /* What holds for the parameters that `match` fits and no group before it does. */
 struct zt_group {
-    const char
-        *match; /* glob on Hugging Face's names, with or without "transformer." or "model." */
+    /* Glob on Hugging Face's names, with or without "transformer." or "model.". */
+    const char *match;
     double weight_decay; /* NAN: as without a group */
     double lr_scale;
     bool frozen; /* not trained, and not in the gradient norm */

@@ -82,8 +82,7 @@ struct zt_buf {
     size_t bytes;   /* multiple of ZT_BUF_ALIGN, on the disk of ZT_DISK_BUF_ALIGN */
     size_t used;    /* of bytes: what ops touch, padding of units included */
     size_t padding; /* buffers of units: bytes that hold no parameter's value; else 0 */
-    const struct zt_extent
-        *gaps; /* (n_gaps) of [0, used): alignment of what lies in it, never touched */
+    const struct zt_extent *gaps; /* (n_gaps) of [0, used): alignment inside, never touched */
     int n_gaps;
     size_t offset;
     enum zt_dtype dtype;

@@ -88,9 +88,9 @@ struct zt_plan_config {
     enum zt_optimizer optimizer;
     enum zt_offload offload_optimizer, offload_param;
     bool saves; /* checkpoints are written */
-    bool
-        snapshot; /* from a copy of the state: SAVE; not of what is too large for the host, on NVMe */
-    bool loads;   /* training goes on from one: LOAD */
+    /* From a copy of the state: SAVE; not of what is too large for the host, on NVMe. */
+    bool snapshot;
+    bool loads;        /* training goes on from one: LOAD */
     int disk_buffers;  /* NVMe: units with copies in host memory at the step's end; 0: 3 */
     bool overlap_comm; /* false: collectives run on the compute stream */
     bool reduce_every_micro_batch; /* stages 0 and 1 reduce like stage 2: bit-identical with it */

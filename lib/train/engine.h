@@ -34,8 +34,8 @@ struct zt_engine {
     struct zt_disk *disk; /* whose bytes are those of the DISK arena; of whoever runs the engine */
     const struct zt_feed *feed_train, *feed_eval;
     const struct zt_source *source;
-    const struct zt_update_range *
-        *ranges; /* (n_units): of this rank's slice, or of the full unit */
+    /* (n_units): of this rank's slice, or of the full unit */
+    const struct zt_update_range **ranges;
     int *n_ranges;
     const struct zt_span **spans; /* (n_units): parts of this rank's slice in the gradient norm */
     int *n_spans;
@@ -55,8 +55,7 @@ struct zt_engine {
     int64_t logits_at;  /* GENERATE: position whose logits are wanted */
     const int32_t *prompt;
     struct zt_vote_request request;
-    struct zt_step_block
-        initial; /* INIT copies it into the step block: constant until that is over */
+    struct zt_step_block initial; /* INIT copies it: constant until that is over */
 
     struct zt_step_outcome outcomes[2]; /* TRAIN: the host reads one step behind */
     struct zt_event outcome_events[2];

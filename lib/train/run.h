@@ -88,10 +88,9 @@ int zt_run_arena_use(struct zt_engine *e, enum zt_arena_id a, struct zt_arena_us
 /* This process's proportional share of the host's memory, in bytes, by what it is of. */
 struct zt_pss {
     int64_t arenas; /* private ones */
-    int64_t
-        shared; /* memory shared between ranks: arenas of the CPU, else what collectives stage in */
-    int64_t files; /* program, libraries, mapped data, the control block */
-    int64_t rest;  /* heap, stacks, what libraries allocate */
+    int64_t shared; /* between ranks: arenas of the CPU, else what collectives stage in */
+    int64_t files;  /* program, libraries, mapped data, the control block */
+    int64_t rest;   /* heap, stacks, what libraries allocate */
 };
 
 /* Measured now; it walks all pages: not for every step. All 0 when not known. */
