@@ -16,8 +16,8 @@
 #include "launch/env.h"
 
 struct zt_place {
-    const char
-        *by; /* "srun", "mpirun (Open MPI)", ...; NULL: we were started alone, the rest is 0 */
+    /* "srun", "mpirun (Open MPI)", ...; NULL: we were started alone, the rest is 0. */
+    const char *by;
     const char *rank_var; /* where the rank stands: "SLURM_PROCID" */
     int rank, world;
     int local_rank, local_world; /* -1: not told (PMI of some versions) */

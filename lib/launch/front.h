@@ -92,9 +92,9 @@ struct front {
     struct zt_apart apart;       /* nodes of which ranks say that they do not reach each other */
     int apart_rank;              /* the first that says so */
 
-    size_t
-        unread_bytes; /* that the sink got since all of its was out, or the last rise of `stop` */
-    bool holding;     /* agents take nothing from workers */
+    /* That the sink got since all of its was out, or the last rise of `stop`. */
+    size_t unread_bytes;
+    bool holding; /* agents take nothing from workers */
 
     enum zt_stop stop;
     int user_signal;

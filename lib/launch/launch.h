@@ -99,19 +99,20 @@ struct zt_launch_node {
     int n_workers;
     const struct zt_ssh_target *ssh; /* how its agent is started; NULL: on this host, */
     struct zt_party *party;          /* or by a process that has joined (rendezvous.h) */
-    const char
-        *address; /* by which the other nodes reach it, for the data between workers: a name or an
-                            IP address; not needed for a job of one node */
+    /* Name or IP address by which other nodes reach it, for data between workers; not for one node. */
+    const char *address;
 };
 
 struct zt_launch_opts {
     int n_workers;                      /* of all nodes */
     int n_nodes;                        /* 0: one, this host */
     const struct zt_launch_node *nodes; /* (n_nodes) */
-    const char *name; /* of the job, of printable characters, another for each: an attempt of it
-                         begins on a host only when no process of an earlier one is left there;
-                         NULL: it has one attempt */
-    const char *dir;  /* that workers on other hosts work in; NULL: where a login puts them */
+    /*
+     * Of the job, of printable characters, another for each: an attempt of it begins on a host only when no process of
+     * an earlier one is left there. NULL: it has one attempt.
+     */
+    const char *name;
+    const char *dir; /* that workers on other hosts work in; NULL: where a login puts them */
     const char *const *program; /* argv of a worker; NULL: this binary's `worker` */
     const char *own_command;    /* another command of this binary in its place; NULL: `worker` */
     const char *const *env;     /* "NAME=value", split at the first '='; n_env of them (env.h) */

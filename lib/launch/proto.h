@@ -37,9 +37,11 @@ enum zt_frame_type {
     ZT_FRAME_PAUSE = 6, /* to the agent: the front end is about to be suspended (Ctrl-Z) */
     ZT_FRAME_RESUME = 7,
     ZT_FRAME_TASK = 8, /* to a worker: its rank, descriptors, recipe */
-    ZT_FRAME_GATHER =
-        9, /* worker to agent: secret bytes; agent to front end: u32 rank, those; when all
-                             ranks have given theirs, down to all workers: a blob of each rank */
+    /*
+     * Worker to agent: secret bytes; agent to front end: u32 rank, those; when all ranks have given theirs, down to
+     * all workers: a blob of each rank.
+     */
+    ZT_FRAME_GATHER = 9,
     ZT_FRAME_CLOCK = 10,  /* to the agent: nothing; back at once: u32 s since 1970, u32 ns */
     ZT_FRAME_START = 11,  /* to a process that has joined (rendezvous.h): start the agents; nonce */
     ZT_FRAME_LEAVE = 12,  /* the same: u32 exit code to leave with */
@@ -48,14 +50,12 @@ enum zt_frame_type {
     ZT_FRAME_REPORT = 17, /* worker to agent: text; agent to front end: u32 rank, text */
     ZT_FRAME_NOTICE = 18, /* to the front end: text for a person */
     ZT_FRAME_EXIT = 19,   /* to the front end: one worker's death (blame.h) */
-    ZT_FRAME_FAIL =
-        20, /* to the front end: the job could not start; or to who joins: not wanted: i32 code, text */
-    ZT_FRAME_END =
-        21, /* to the front end: nothing runs any more: u32 signal that ended the agent */
+    /* To the front end: the job could not start; or to who joins: not wanted: i32 code, text. */
+    ZT_FRAME_FAIL = 20,
+    ZT_FRAME_END = 21,    /* to the front end: nothing runs: u32 signal that ended the agent */
     ZT_FRAME_PARTY = 22,  /* from a process that joins: who it is (rendezvous_member.c) */
     ZT_FRAME_SIGNAL = 23, /* from it, or from an agent: u32 signal that it got */
-    ZT_FRAME_APART =
-        24, /* worker to agent: u32 node not reached; to the front end: u32 rank, that */
+    ZT_FRAME_APART = 24,  /* worker to agent: u32 node not reached; further up: u32 rank, that */
 };
 
 enum zt_stop {

@@ -73,7 +73,7 @@ void zt_nodes_get(struct zt_nodes *nodes, uint32_t world, struct zt_cursor *c)
     nodes->towards = get_text(c, &len);
 }
 
-void zt_nodes_release(struct zt_nodes *nodes)
+static void release_nodes(struct zt_nodes *nodes)
 {
     free(nodes->first);
     free(nodes->towards);
@@ -181,7 +181,7 @@ void zt_job_release(struct zt_job *job)
     free(job->cpus);
     for (char **arg = job->argv; arg && *arg; arg++)
         free(*arg);
-    zt_nodes_release(&job->nodes);
+    release_nodes(&job->nodes);
     free(job->devices);
     free(job->argv);
     free(job->recipe);

@@ -21,7 +21,6 @@ struct zt_nodes {
 /* A part of JOB and TASK frames. world: what the frame said of it; what cannot be sets c->bad. */
 void zt_nodes_put(const struct zt_nodes *nodes, int world, struct zt_str *out);
 void zt_nodes_get(struct zt_nodes *nodes, uint32_t world, struct zt_cursor *c);
-void zt_nodes_release(struct zt_nodes *nodes);
 
 /* What all workers of this agent have in common. */
 struct zt_job {

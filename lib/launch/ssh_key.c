@@ -70,7 +70,8 @@ static void put_mpint(struct zt_str *out, const BIGNUM *n)
     zt_ssh_put_string(out, bytes + !zero, (size_t)len + zero);
 }
 
-void zt_ssh_wipe(struct zt_str *s)
+/* Release, and leave nothing of it in memory. */
+static void wipe(struct zt_str *s)
 {
     if (s->buf)
         explicit_bzero(s->buf, s->cap);
@@ -406,7 +407,7 @@ static int open_openssh(struct zt_ssh_key *key, const char *pass, struct zt_err 
         rc = unlock_openssh(key, &o, pass, err);
     else if (!rc && !cipher_of(&o))
         rc = unlock_openssh(key, &o, "", err); /* says why not */
-    zt_ssh_wipe(&body);
+    wipe(&body);
     return rc;
 }
 
@@ -542,7 +543,7 @@ static int open_key(struct zt_ssh_key *key, const char *pass, struct zt_err *err
     const bool openssh = strncmp(key->text.buf, begin_openssh, strlen(begin_openssh)) == 0;
     int rc = openssh ? open_openssh(key, pass, err) : open_pem(key, pass, err);
     if (key->pkey)
-        zt_ssh_wipe(&key->text);
+        wipe(&key->text);
     return rc;
 }
 
@@ -575,7 +576,7 @@ int zt_ssh_key_unlock(struct zt_ssh_key *key, const char *pass, struct zt_err *e
 void zt_ssh_key_release(struct zt_ssh_key *key)
 {
     EVP_PKEY_free(key->pkey);
-    zt_ssh_wipe(&key->text);
+    wipe(&key->text);
     free(key->blob);
     free(key->path);
     memset(key, 0, sizeof *key);

@@ -65,7 +65,4 @@ const uint8_t *zt_ssh_get_string(struct zt_ssh_bytes *b, size_t *len); /* NULL w
 void zt_ssh_put_u32(struct zt_str *out, uint32_t v);
 void zt_ssh_put_string(struct zt_str *out, const void *bytes, size_t n);
 
-/* Release, and leave nothing of it in memory. */
-void zt_ssh_wipe(struct zt_str *s);
-
 #endif

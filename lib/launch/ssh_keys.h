@@ -36,8 +36,8 @@ struct zt_ssh_identity {
 struct zt_ssh_identities {
     struct zt_ssh_identity *v;
     int n;
-    const char
-        *other; /* a key that only the OpenSSH client can use, in words; NULL: there is none */
+    /* A key that only the OpenSSH client can use, in words; NULL: there is none. */
+    const char *other;
 };
 
 struct zt_ssh_keys *zt_ssh_keys_create(void);
