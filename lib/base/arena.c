@@ -53,13 +53,19 @@ char *zt_arena_strdup(struct zt_arena *a, const char *s)
 
 char *zt_arena_printf(struct zt_arena *a, const char *fmt, ...)
 {
+    /* Written where the next allocation begins; again, if it is too long for that chunk. */
+    struct zt_arena_chunk *c = a->chunks;
+    const size_t room = c ? c->cap - c->used : 0;
+    char *at = c ? (char *)c->data + c->used : NULL;
     va_list ap, ap2;
     va_start(ap, fmt);
     va_copy(ap2, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = vsnprintf(at, room, fmt, ap);
     va_end(ap);
-    char *p = zt_arena_alloc(a, (size_t)(n < 0 ? 0 : n) + 1, 1);
-    vsnprintf(p, (size_t)(n < 0 ? 0 : n) + 1, fmt, ap2);
+    const size_t bytes = (size_t)(n < 0 ? 0 : n) + 1;
+    char *p = zt_arena_alloc(a, bytes, 1);
+    if (p != at)
+        vsnprintf(p, bytes, fmt, ap2);
     va_end(ap2);
     return p;
 }

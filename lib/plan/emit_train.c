@@ -260,18 +260,25 @@ static void emit_steps(struct zt_emit *e, struct zt_step *steps, int begin[3])
     zt_gathers_release(&gathers);
 }
 
+/* About as much as so many passes take, so that the lists are not moved as they grow. */
+static void make_room(struct zt_emit *e, size_t n_passes)
+{
+    enum { BUFS = 4, OPS = 4, ACCESSES = 16 }; /* of a pass */
+    ZT_GROW(e->p->bufs, (size_t)e->p->n_bufs + BUFS * n_passes, e->p->bufs_cap);
+    ZT_GROW(e->prog->ops, OPS * n_passes, e->prog->ops_cap);
+    ZT_GROW(e->prog->accesses, ACCESSES * n_passes, e->prog->accesses_cap);
+}
+
 /* The program with the first `n_listed` - 1 micro-batches and the last; false: the others are not like them. */
 static bool emit_listed(struct zt_emit *e, int n_listed)
 {
     struct zt_plan *p = e->p;
-    const size_t n_segments = (size_t)p->model->n_segments;
+    const size_t n_passes = ZT_N_PASSES * (size_t)p->model->n_segments * (size_t)n_listed;
     int begin[3] = {0};
     e->n_listed = n_listed;
     zt_emit_begin(e, ZT_PROG_TRAIN, p->cfg.micro_batch, true);
-    emit_steps(e,
-               zt_arena_alloc(&e->scratch, ZT_N_PASSES * n_segments * (size_t)n_listed,
-                              sizeof(struct zt_step)),
-               begin);
+    make_room(e, n_passes);
+    emit_steps(e, zt_arena_alloc(&e->scratch, n_passes, sizeof(struct zt_step)), begin);
     emit_decision(e);
     zt_emit_load_batch(e, &e->train_batch);
     zt_emit_count(e);

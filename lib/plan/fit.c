@@ -280,43 +280,58 @@ static bool is_less(const struct zt_fit_choice *a, const struct zt_fit_choice *b
     return x != y ? x < y : a->device < b->device;
 }
 
+static void note_least(struct search *s, const struct zt_fit_choice *c)
+{
+    struct zt_fit_choice *least = &s->out->least;
+    if (least->cfg.stage < 0 || is_less(c, least, s->limits))
+        *least = *c;
+}
+
 /* Plan the choice at `rung`; 0, or why it cannot be planned. */
 static int size_at(struct search *s, const int rung[ZT_N_FIT_DIMS], struct zt_fit_choice *c)
 {
     *c = choice_at(s, rung);
     int rc = zt_fit_size(s->model, s->limits, c, &s->ignored);
-    struct zt_fit_choice *least = &s->out->least;
-    if (!rc && (least->cfg.stage < 0 || is_less(c, least, s->limits)))
-        *least = *c;
+    s->out->n_outlined++;
+    s->out->n_placed += !rc && c->exact;
+    if (!rc)
+        note_least(s, c);
     return rc;
 }
 
-/* What lives at one time on a rung of the micro-batch; does not fit where it cannot be planned. */
-static struct zt_fit_choice live_at(struct search *s, int rung[ZT_N_FIT_DIMS], int micro)
+/* What lives at one time on a rung of the micro-batch; 0, or why it cannot be planned. */
+static int live_at(struct search *s, int rung[ZT_N_FIT_DIMS], int micro, struct zt_fit_choice *c)
 {
     rung[ZT_FIT_MICRO_BATCH] = micro;
-    struct zt_fit_choice c = choice_at(s, rung);
-    if (size_choice(s->model, s->limits, &c, false, &s->ignored))
-        c.fits = false;
-    return c;
+    *c = choice_at(s, rung);
+    s->out->n_outlined++;
+    return size_choice(s->model, s->limits, c, false, &s->ignored);
 }
 
 /*
- * The first smaller micro-batch that may fit. What lives at one time falls with it, and where there are many
- * ranks grows again: a step has more partial norms, of every rank. If the smallest fits, all below the first do,
- * and bisection finds it. If not, others may only where it needs more than the one before; then look at all.
+ * The first smaller micro-batch that may fit; or how many there are, for none. What lives at one time falls with
+ * it, and where there are many ranks grows again: a step has more partial norms, of every rank. If the smallest
+ * fits, all below the first do, and bisection finds it. If not, others may only where it needs more than the one
+ * before; then look at all.
  */
 static int first_that_may_fit(struct search *s, int rung[ZT_N_FIT_DIMS])
 {
-    int lo = 0, hi = s->ladders[ZT_FIT_MICRO_BATCH].n - 1; /* lo does not fit, hi may */
-    const struct zt_fit_choice last = live_at(s, rung, hi);
-    if (!last.fits) {
-        const struct zt_fit_choice before = live_at(s, rung, hi - 1);
-        return last.device > before.device || last.host > before.host ? 1 : hi;
+    const int n = s->ladders[ZT_FIT_MICRO_BATCH].n;
+    int lo = 0, hi = n - 1; /* lo does not fit, hi does */
+    struct zt_fit_choice c, before;
+    if (n == 1)
+        return n;
+    const int rc = live_at(s, rung, hi, &c);
+    if (rc || !c.fits) {
+        if (live_at(s, rung, hi - 1, &before) || c.device > before.device || c.host > before.host)
+            return 1;
+        if (!rc)
+            note_least(s, &c);
+        return n;
     }
     while (hi - lo > 1) {
         int mid = lo + (hi - lo) / 2;
-        if (live_at(s, rung, mid).fits)
+        if (live_at(s, rung, mid, &c) == 0 && c.fits)
             hi = mid;
         else
             lo = mid;
@@ -327,8 +342,7 @@ static int first_that_may_fit(struct search *s, int rung[ZT_N_FIT_DIMS])
 /* Keep the largest smaller micro-batch that fits, if one does. */
 static void try_micro_batches(struct search *s, int rung[ZT_N_FIT_DIMS])
 {
-    const int n = s->ladders[ZT_FIT_MICRO_BATCH].n;
-    for (int i = n > 1 ? first_that_may_fit(s, rung) : n; i < n; i++) {
+    for (int i = first_that_may_fit(s, rung); i < s->ladders[ZT_FIT_MICRO_BATCH].n; i++) {
         struct zt_fit_choice c;
         rung[ZT_FIT_MICRO_BATCH] = i;
         if (size_at(s, rung, &c) == 0 && c.fits) {

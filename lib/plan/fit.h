@@ -62,6 +62,8 @@ struct zt_fit {
     struct zt_fit_choice *choices; /* in order */
     size_t cap;
     struct zt_fit_choice least; /* least beyond the limits, or nearly; planned to the byte */
+    int n_outlined,
+        n_placed; /* the search's work: plans of which rows were made, and of those packed */
 };
 
 /* What a search looks at. */

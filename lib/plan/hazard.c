@@ -93,22 +93,34 @@ static uint64_t *buffer_addresses(const struct zt_plan *p, bool unlimited)
     return at;
 }
 
+/* Addresses at which an access begins or ends, in order, each once; returns how many. */
+static int find_cuts(const struct hazards *h, const uint64_t *at, uint64_t *cuts)
+{
+    const struct zt_program *prog = h->prog;
+    struct zt_extent *last = zt_xcalloc(h->p->n_bufs, sizeof *last); /* of each buffer */
+    int n = 0, n_cuts = 0;
+    for (int i = 0; i < prog->n_accesses; i++) {
+        const struct zt_access *a = &prog->accesses[i];
+        if (last[a->buf].begin == a->begin && last[a->buf].end == a->end)
+            continue; /* most are the whole buffer, again */
+        last[a->buf] = (struct zt_extent){a->begin, a->end};
+        cuts[n++] = at[a->buf] + a->begin;
+        cuts[n++] = at[a->buf] + a->end;
+    }
+    free(last);
+    qsort(cuts, n, sizeof *cuts, by_address);
+    for (int i = 0; i < n; i++)
+        if (!i || cuts[i] != cuts[i - 1])
+            cuts[n_cuts++] = cuts[i];
+    return n_cuts;
+}
+
 static void cut_segments(struct hazards *h)
 {
     const struct zt_program *prog = h->prog;
     uint64_t *at = buffer_addresses(h->p, h->unlimited);
     uint64_t *cuts = zt_xcalloc((size_t)prog->n_accesses * 2, sizeof *cuts);
-    int n = 0;
-    for (int i = 0; i < prog->n_accesses; i++) {
-        const struct zt_access *a = &prog->accesses[i];
-        cuts[n++] = at[a->buf] + a->begin;
-        cuts[n++] = at[a->buf] + a->end;
-    }
-    qsort(cuts, n, sizeof *cuts, by_address);
-    int n_cuts = 0;
-    for (int i = 0; i < n; i++)
-        if (!i || cuts[i] != cuts[i - 1])
-            cuts[n_cuts++] = cuts[i];
+    const int n_cuts = find_cuts(h, at, cuts);
     h->n_segments = n_cuts;
     h->spans = zt_xcalloc(prog->n_accesses, sizeof *h->spans);
     for (int i = 0; i < prog->n_accesses; i++) {

@@ -244,7 +244,7 @@ static void widen_by_schedule(const struct zt_plan *p, enum zt_program_kind k, c
         for (int stream = 0; stream < ZT_N_STREAMS; stream++) {
             struct births births;
             births_init(&births, p, k, first, arena, stream, start);
-            for (int b = 0; b < p->n_bufs; b++) {
+            for (int b = 0; births.n > 0 && b < p->n_bufs; b++) {
                 if (first[b] < 0 || p->bufs[b].arena != (enum zt_arena_id)arena)
                     continue;
                 double t = 0; /* the stream's own order needs no room */

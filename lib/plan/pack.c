@@ -85,18 +85,17 @@ struct packing {
     size_t *offsets; /* (n) of the order under way */
 };
 
-/* How many stretches of the shelf are over before op `lo`. */
+/* How many stretches of the shelf are over before op `lo`; without branches, which no one could foresee. */
 static int n_over(const struct shelf *s, int lo)
 {
-    int n = 0, end = s->n;
-    while (n < end) {
-        int mid = n + (end - n) / 2;
-        if (s->taken[mid].hi < lo)
-            n = mid + 1;
-        else
-            end = mid;
+    const struct stretch *x = s->taken;
+    int n = s->n;
+    while (n > 1) {
+        const int half = n / 2;
+        x += x[half - 1].hi < lo ? half : 0;
+        n -= half;
     }
-    return n;
+    return n ? (int)(x - s->taken) + (x->hi < lo) : 0;
 }
 
 /* Is something of the shelf alive with the item? */

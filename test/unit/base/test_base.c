@@ -215,4 +215,26 @@ TEST(base_err_wrap_cuts_long_messages)
     CHECK_INT(strlen(err.msg), sizeof x - 1);
 }
 
+/* Texts of all lengths, across the ends of chunks, stay as they were written; what is allocated behind them is zero. */
+TEST(arena_printf_across_chunks)
+{
+    enum { N = 600 };
+    struct zt_arena arena = {0};
+    const char *texts[N];
+    for (int i = 0; i < N; i++) {
+        texts[i] = zt_arena_printf(&arena, "%d %*d", i, i * 7 % 1999, i);
+        const unsigned char *zeros = zt_arena_alloc(&arena, 48, 1);
+        for (int j = 0; j < 48; j++)
+            CHECK_INT(zeros[j], 0);
+    }
+    texts[0] = zt_arena_printf(&arena, "%*d", 200000, 7); /* longer than a chunk */
+    CHECK_INT(strlen(texts[0]), 200000);
+    for (int i = 1; i < N; i++) {
+        char expected[2100];
+        snprintf(expected, sizeof expected, "%d %*d", i, i * 7 % 1999, i);
+        CHECK_STR(texts[i], expected);
+    }
+    zt_arena_release(&arena);
+}
+
 TEST_MAIN()

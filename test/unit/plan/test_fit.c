@@ -264,6 +264,39 @@ TEST(fit_micro_batches_too_small)
     zt_arena_release(&arena);
 }
 
+/*
+ * What a search may cost, in plans: each combination once where there is no smaller micro-batch, three times where
+ * none of ten fits, and else as bisection takes; and what cannot fit is not packed.
+ */
+TEST(fit_work_of_a_search)
+{
+    struct zt_arena arena = {0};
+    const struct zt_model *m = model_of(&llama_fixture, &arena);
+    struct zt_plan_config cfg = tiny_config(0, 2, ZT_BF16);
+    const struct zt_fit_limits nothing = device_limit(4096);
+    struct zt_fit f;
+    cfg.micro_batch = 1;
+    CHECK_OK(zt_fit_search(m, &cfg, &nothing, ZT_FIT_CHANGES, &f, &err), err);
+    const int combinations = f.n_outlined;
+    CHECK(combinations > 20);
+    CHECK_INT(f.n_placed, 0);
+    zt_fit_release(&f);
+    cfg.micro_batch = 512;
+    CHECK_OK(zt_fit_search(m, &cfg, &nothing, ZT_FIT_CHANGES, &f, &err), err);
+    CHECK(f.n_outlined <= 3 * combinations);
+    CHECK_INT(f.n_placed, 0);
+    CHECK(f.least.exact);
+    zt_fit_release(&f);
+    for (int i = 4; i < 40; i++) {
+        const struct zt_fit_limits limits = device_limit((size_t)i << 15);
+        CHECK_OK(zt_fit_search(m, &cfg, &limits, ZT_FIT_CHANGES, &f, &err), err);
+        CHECK(f.n_outlined <= 8 * combinations);
+        CHECK(f.n_placed <= 2 * combinations);
+        zt_fit_release(&f);
+    }
+    zt_arena_release(&arena);
+}
+
 TEST(fit_keys_of_a_change)
 {
     struct zt_arena arena = {0};
