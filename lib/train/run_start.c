@@ -109,6 +109,18 @@ static int check_data(struct zt_run *run, struct zt_err *err)
 
 /* ---- the first values ---- */
 
+/* With another batch than before, epochs have another number of steps. */
+static int64_t last_step(const struct zt_run *run)
+{
+    const int64_t steps = run->r->train.steps, end = run->feed_train.end;
+    const int64_t batch = run->r->batch.train, position = run->engine.initial.first_sample;
+    if (end < 0)
+        return steps;
+    const int64_t whole = zt_ceil_div_i64(end, batch);
+    const int64_t left = position < end ? zt_ceil_div_i64(end - position, batch) : 0;
+    return steps < whole ? ZT_MIN(steps, run->first_step + left) : run->first_step + left;
+}
+
 /* The step block and the data go on where the checkpoint was made. */
 static void take_progress(struct zt_run *run, const struct zt_ckpt_progress *at)
 {
@@ -120,6 +132,8 @@ static void take_progress(struct zt_run *run, const struct zt_ckpt_progress *at)
     sb->adam_t = at->updates + 1;
     sb->skipped = at->skipped;
     sb->first_sample = at->position;
+    if (sb->schedule.total_steps == run->r->train.steps) /* it ends where the run does */
+        sb->schedule.total_steps = ZT_MAX(last_step(run), run->first_step);
     sb->scaler.last_overflow = at->step - 1; /* a scale that begins here has seen no step before */
     if (at->has_loss_scale && sb->scaler.dynamic) {
         sb->loss_scale = (float)at->loss_scale;
@@ -127,18 +141,6 @@ static void take_progress(struct zt_run *run, const struct zt_ckpt_progress *at)
         sb->scaler.last_overflow = at->scale_last_overflow;
     }
     zt_step_refresh(sb);
-}
-
-/* With another batch than before, epochs have another number of steps. */
-static int64_t last_step(const struct zt_run *run)
-{
-    const int64_t steps = run->r->train.steps, end = run->feed_train.end;
-    const int64_t batch = run->r->batch.train, position = run->engine.initial.first_sample;
-    if (end < 0)
-        return steps;
-    const int64_t whole = zt_ceil_div_i64(end, batch);
-    const int64_t left = position < end ? zt_ceil_div_i64(end - position, batch) : 0;
-    return steps < whole ? ZT_MIN(steps, run->first_step + left) : run->first_step + left;
 }
 
 /* The program that fills what persists, from wherever run->source takes it. */
