@@ -30,7 +30,7 @@ int zt_run_report_start(const struct zt_run *run, struct zt_err *err)
     zt_dataset_describe(run->data.train, &data);
     if (run->feed_train.end >= 0)
         zt_str_printf(&data, "; %lld epoch%s, %lld steps", (long long)run->r->train.epochs,
-                      run->r->train.epochs == 1 ? "" : "s", (long long)run->r->train.steps);
+                      run->r->train.epochs == 1 ? "" : "s", (long long)run->last_step);
     int rc = zt_report(
         run->env,
         json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:s, s:s, s:b, s:I, s:I, s:s?, s:f}", "type",

@@ -10,5 +10,7 @@ sed -i 's/^train: .*/train: {epochs: 1}/; s/^train_micro.*/train_batch_size: 8/'
 try train tiny.yaml --log_dir=a | steps | cut -d ' ' -f -6
 for batch in 8 16; do
     rm -rf ckpt/step-00000[5-9] ckpt/step-0000[1-9]*
-    try train tiny.yaml --log_dir=b$batch --resume=auto --set train_batch_size=$batch | steps | cut -d ' ' -f -6
+    try train tiny.yaml --log_dir=b$batch --resume=auto --set train_batch_size=$batch >out
+    grep '^data' out
+    steps <out | cut -d ' ' -f -6
 done
