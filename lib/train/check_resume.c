@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "base/size.h"
 #include "ckpt/folder.h"
 #include "ckpt/lock.h"
 
@@ -36,6 +37,16 @@ static int begin_anew(const char *dir, bool fresh, struct zt_str *notes, struct 
     return rc;
 }
 
+/* Epochs end where their samples do, whatever the number of steps would be from the beginning with this batch. */
+static bool nothing_is_left(const struct zt_recipe *r, const struct zt_ckpt_progress *at)
+{
+    int64_t end;
+    const bool epochs = r->train.epochs > 0 && zt_mul_i64(r->train.epochs, at->samples, &end);
+    if (epochs && r->train.steps >= (end - 1) / r->batch.train + 1)
+        return at->step > r->train.steps && at->position >= end;
+    return at->step > r->train.steps;
+}
+
 static bool can_open(const struct zt_recipe *r, const struct zt_model *m, int64_t step,
                      struct zt_str *from, struct zt_str *notes, struct zt_err *err)
 {
@@ -45,7 +56,7 @@ static bool can_open(const struct zt_recipe *r, const struct zt_model *m, int64_
         zt_str_reset(from);
         return false;
     }
-    if (l.ckpt.m.at.step > r->train.steps)
+    if (nothing_is_left(r, &l.ckpt.m.at))
         zt_str_printf(
             notes,
             "note: %s is of step %lld, and train.steps is %lld: nothing is left to train; "
