@@ -2,7 +2,8 @@
 """Trainings on several nodes: nodes.py [--quick] ZEROTRAIN [FILTER].
 
 Nodes are made of one host, each with an agent of its own (ZT_TEST_LOCAL_NODES): shared memory inside of
-them, TCP over the loopback interface between them. The bits must be those of the same ranks on one node.
+them, TCP over the loopback interface between them. The bits must be those of the same ranks on one node,
+where stages 0 and 1 have the same, and 2 and 3, which reduce each micro-batch (run.py).
 """
 import os
 
@@ -18,7 +19,7 @@ def nodes_bit_for_bit(split, precision, typed):
     def check():
         for stage in (1, 3) if QUICK else range(4):
             r = text_recipe(**typed, **{"zero_optimization.stage": stage})
-            one = Run(ranks, r)
+            one = one if stage % 2 and not QUICK else Run(ranks, r)
             many = Run(ranks, r, env={"ZT_TEST_LOCAL_NODES": split, **interface})
             assert many.bits() == one.bits(), f"stage {stage}: {many.bits()} / {one.bits()}"
             assert len(set(one.loss)) > 1, "the loss never changed"

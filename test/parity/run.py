@@ -17,8 +17,8 @@ import tempfile
 import data
 import memory
 from training import (DROPOUT, EXPECTEDS, FIXTURE, FIXTURES, FP16, LONG, OPTIMIZER_ON_HOST, OPTIMIZER_ON_NVME,
-                      PARAMS_ON_HOST, PARAMS_ON_NVME, QUICK, RECOMPUTED, Run, TYPES, close, covering, end, recipe, same_bits,
-                      test, text_recipe, touched_as_planned, trace)
+                      PARAMS_ON_HOST, PARAMS_ON_NVME, QUICK, RECOMPUTED, Run, TYPES, close, covering, end, half, recipe,
+                      same_bits, test, text_recipe, touched_as_planned, trace)
 
 
 def fixture_traces(fixture):
@@ -140,14 +140,14 @@ def nvme_bit_for_bit():
 
 def other_models_bit_for_bit():
     """Llama's blocks, with biases or norms of heads: every stage, recomputed or not."""
-    ways = [(0, "none"), (1, "none"), (2, "none"), (3, "block")] + ([] if QUICK else [(0, "block"), (3, "none")])
-    for model in ("llama", "qwen2", "qwen3"):
-        for precision in ("bf16",) if QUICK else TYPES:
+    ways = [(0, "none"), (3, "block")] + ([] if QUICK else [(1, "none"), (2, "none"), (0, "block"), (3, "none")])
+    for n, model in enumerate(("llama", "qwen2", "qwen3")):
+        for i, precision in enumerate(("bf16",) if QUICK else TYPES):
             base = {**TYPES[precision], "gradient_accumulation_steps": 1}
             same_bits(f"stages {model} {precision}", 2,
                       [(f"stage {s} {policy}", text_recipe(model, **base, **{
                           "zero_optimization.stage": s, "activation_checkpointing.policy": policy}))
-                       for s, policy in ways])
+                       for s, policy in (ways if QUICK else half(ways, n + i))])
 
 
 def across_ranks():
@@ -167,14 +167,14 @@ def dropout():
     the same numbers."""
     ways = [(s, policy, policy == "none" or s % 2 == 0) for s in range(4) for i, policy in enumerate(("none", "block"))
             if not QUICK or i == s % 2]
-    for model, drops in DROPOUT.items():
-        for precision in ("fp32",) if QUICK else TYPES:
+    for n, (model, drops) in enumerate(DROPOUT.items()):
+        for i, precision in enumerate(("fp32",) if QUICK else TYPES):
             base = {**TYPES[precision], **drops, "gradient_accumulation_steps": 1}
             same_bits(f"dropout {model} {precision}", 2,
                       [(f"stage {s} {policy} overlap {o}", text_recipe(model, **base, **{
                           "zero_optimization.stage": s, "activation_checkpointing.policy": policy,
                           "zero_optimization.overlap_comm": o}))
-                       for s, policy, o in ways])
+                       for s, policy, o in half(ways, n + i)])
 
     def split(model, drops):
         splits = ((1, 8, 1), (1, 2, 4), (2, 2, 2), (4, 2, 1)) + (() if QUICK else ((2, 1, 4), (4, 1, 2)))
@@ -219,11 +219,12 @@ def optimizers():
     """Every optimizer gives the same bits in all stages and precisions' ways; Lion keeps no v."""
     kinds = {"Adam": {"type": "Adam", "params": {"lr": 1e-3, "weight_decay": 0.1, "adam_w_mode": False}},
              "Lion": {"type": "Lion", "params": {"lr": 2e-4, "weight_decay": 0.1}}}
-    for name, o in kinds.items():
-        for typed in ({},) if QUICK else ({}, {"bf16.enabled": True}):
+    for n, (name, o) in enumerate(kinds.items()):
+        for i, typed in enumerate(({},) if QUICK else ({}, {"bf16.enabled": True})):
             base = {"gradient_accumulation_steps": 1, "optimizer": o, **typed}
             same_bits(f"{name} {'bf16' if typed else 'fp32'}", 2,
-                      [(f"stage {s}", text_recipe(**base, **{"zero_optimization.stage": s})) for s in range(4)])
+                      [(f"stage {s}", text_recipe(**base, **{"zero_optimization.stage": s}))
+                       for s in half(range(4), n + i)])
 
     def check():
         one = {"gradient_accumulation_steps": 1, "data.seq_len": 32, "zero_optimization.stage": 1}
