@@ -307,6 +307,10 @@ static void on_pair(void *ctx, int rank, const char *json, size_t len)
     const char *ends[] = {"from", "to"};
     for (int i = 0; i < 2; i++) {
         const int64_t r = json_integer_value(json_object_get(said, ends[i]));
+        if (r < 0 || r >= j->n_nodes) { /* another host says so */
+            json_decref(said);
+            return;
+        }
         json_object_set_new(said, ends[i], json_string(host(j, (int)r)->name));
     }
     json_array_append_new(j->d->pairs, said);
