@@ -21,7 +21,7 @@
  * have said so (zt_worker_apart()), and these pairs are the cause.
  *
  * Files: front*.c (front end; front.h says how they hang together) and supervisor.c; openssh.c, ssh_config.c, turns.c, and
- * ssh2.h with what it names (ways to other hosts); agent.c and spawn.c (agent), worker.c (a worker's side), blame.c (which
+ * ssh2.h with what it names (ways to other hosts); agent*.c and spawn.c (agent), worker.c (a worker's side), blame.c (which
  * death came first), apart.c (hosts that do not reach each other), rendezvous*.c, detect.c and srun.c (processes that
  * another launcher has started), over link.c (frames on descriptors), proto.c, lines.c, env.c, ranklog.c, proctree.c.
  */

@@ -27,7 +27,7 @@ enum {
     ZT_PROTO_NOISE_KEPT = 256,
 };
 
-/* Payloads are written and read beside each other in front_frames.c, agent.c and worker.c. */
+/* Payloads are written and read beside each other in front_frames.c, agent*.c and worker.c. */
 enum zt_frame_type {
     ZT_FRAME_HELLO = 1, /* both ways, first: blob host, blob zt_build_name() */
     ZT_FRAME_BEAT = 2,  /* both ways: nothing */
