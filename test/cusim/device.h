@@ -7,9 +7,10 @@
  *     operation. So what leans on implicit warp synchrony fails here, as it may on sm_70 and later.
  *   - Shared memory is fresh for each block, filled with NaNs, and ends at an ASan redzone. It is
  *     aligned as its type needs and no better, so that UBSan sees a wide access that is only lucky.
- *   - For ThreadSanitizer each CUDA thread is a thread: __syncthreads() orders the block,
- *     __syncwarp() its lanes, shuffles and votes order nothing; blocks are not ordered at all. Fences
- *     order what a later atomic publishes, atomics are relaxed otherwise.
+ *   - For ThreadSanitizer each CUDA thread is a thread (in some blocks; each of the others is one:
+ *     README.md): __syncthreads() orders the block, __syncwarp() its lanes, shuffles and votes order
+ *     nothing; blocks are not ordered at all. Fences order what a later atomic publishes, atomics are
+ *     relaxed otherwise.
  *   - A barrier or warp operation that not all threads reach ends the process and says where they
  *     wait. A lane that has exited counts as arrived, as on the real thing.
  *   - Not there: registers and their limits, __launch_bounds__, textures, cooperative groups, wmma,

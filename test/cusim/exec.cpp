@@ -32,6 +32,11 @@ namespace
 
 constexpr size_t STATIC_SHARED_BYTES = 48 << 10;
 constexpr int MAX_SHARED_ARRAYS = 32, WARP = 32;
+#if defined(CUSIM_TSAN)
+constexpr bool TSAN = true;
+#else
+constexpr bool TSAN = false;
+#endif
 
 enum state { RUNNING, AT_BARRIER, AT_WARP_OP, DONE };
 
@@ -68,6 +73,8 @@ struct block_tags {
     char warp[WARP][2];
 };
 
+enum { NAMELESS = 2 };
+
 /* The executor of one host thread. */
 struct executor {
     const char *name = "";
@@ -76,10 +83,12 @@ struct executor {
     std::vector<lane> lanes;
     std::vector<warp> warps;
     fiber main;
-    /* Free fibers. ThreadSanitizer: two sets in turn, so that neighbouring blocks never share one. */
-    fiber *idle[2] = {};
+    /* Free fibers: for ThreadSanitizer two sets of either kind in turn, so that neighbouring blocks
+     * share neither a name nor a stack. */
+    fiber *idle[4] = {};
     fiber *spent = nullptr; /* by lanes of this block that have ended */
-    int set = 0;
+    int set = 0;            /* 0, 1: with names; NAMELESS and the next one: without */
+    fiber *whole[2] = {};   /* ThreadSanitizer: names of blocks whose lanes have none, in turn */
     lane *cur = nullptr;
 
     int live = 0, at_barrier = 0, pred_sum = 0, pred_result = 0;
@@ -150,11 +159,10 @@ void fiber_main();
 lane *pick(executor *x)
 {
     const int n = (int)x->warps.size();
-    int first = x->cur ? x->cur->index / WARP : 0;
+    int w = x->cur ? x->cur->index / WARP : 0;
     if (x->shuffle)
-        first = (int)random_below(x, (unsigned)n);
-    for (int i = 0; i < n; i++) {
-        int w = (first + i) % n;
+        w = (int)random_below(x, (unsigned)n);
+    for (int i = 0; i < n; i++, w = w + 1 < n ? w + 1 : 0) {
         unsigned ready = x->warps[w].runnable;
         if (!ready)
             continue;
@@ -191,7 +199,7 @@ void go_on(executor *x, fiber *from, bool ends)
     if (!next->fib) {
         next->fib = cusim::pop(&x->idle[x->set]);
         if (!next->fib)
-            next->fib = cusim::make_fiber();
+            next->fib = cusim::make_fiber(x->set < NAMELESS);
         cusim::arm(next->fib, fiber_main);
     }
     if (next->fib != from)
@@ -271,15 +279,14 @@ void fiber_main()
         x->run(x->args);
         cusim::release(&x->end_tag);
         lane_ends(x, x->cur);
-#if !defined(CUSIM_TSAN)
-        /* A lane that has not started may have this stack; for ThreadSanitizer it needs its own. */
-        lane *next = pick(x);
-        if (next && !next->fib) {
-            next->fib = self;
-            make_current(x, next);
-            continue;
+        if (x->set >= NAMELESS) { /* a lane that has not started may have this stack */
+            lane *next = pick(x);
+            if (next && !next->fib) {
+                next->fib = self;
+                make_current(x, next);
+                continue;
+            }
         }
-#endif
         push(&x->spent, self);
         go_on(x, self, true);
         abort();
@@ -325,6 +332,10 @@ executor::~executor()
 {
     for (fiber *&list : idle) {
         while (fiber *f = cusim::pop(&list))
+            cusim::free_fiber(f);
+    }
+    for (fiber *f : whole) {
+        if (f)
             cusim::free_fiber(f);
     }
 }
@@ -380,10 +391,12 @@ int cusim_syncthreads(int pred, const char *file, int line)
     me->at = AT_BARRIER;
     x->pred_sum += pred;
     x->at_barrier++;
-    cusim::release(tag);
+    if (tag)
+        cusim::release(tag);
     try_barrier(x);
     go_on(x, me->fib, false);
-    cusim::acquire(tag);
+    if (tag)
+        cusim::acquire(tag);
     return x->pred_result;
 }
 
@@ -466,6 +479,34 @@ void cusim_atomic_order(const void *p)
 
 __thread cusim_thread *cusim_cur __attribute__((tls_model("initial-exec")));
 
+/*
+ * For ThreadSanitizer the lanes of a block are threads, each of which costs as much as there are of them at every
+ * barrier: in the first and the last blocks of a launch and in some between. In the others they are one thread, as what
+ * blocks and streams do to each other needs no more.
+ */
+static bool lanes_are_threads(size_t i, size_t n_blocks)
+{
+    return TSAN && (i < 2 || i + 2 >= n_blocks || i % 8 == 0);
+}
+
+/* The set of fibers for the i-th block. */
+static void begin_names(executor *x, size_t i, size_t n_blocks, int *n_named)
+{
+    if (!TSAN) {
+        x->set = NAMELESS;
+        return;
+    }
+    if (lanes_are_threads(i, n_blocks)) {
+        x->set = (*n_named)++ % 2;
+        return;
+    }
+    x->set = NAMELESS + (int)(i % 2);
+    fiber *&name = x->whole[i % 2];
+    if (!name)
+        name = cusim::make_fiber(true);
+    cusim::take_name(name);
+}
+
 void cusim::run_kernel(const char *name, dim3 grid, dim3 block, size_t smem, void (*run)(void *),
                        void *args)
 {
@@ -489,14 +530,15 @@ void cusim::run_kernel(const char *name, dim3 grid, dim3 block, size_t smem, voi
 #endif
     release(&x->start_tag);
     const size_t start = x->shuffle ? random_below(x, (unsigned)n_blocks) : 0;
+    int n_named = 0;
     for (size_t i = 0; i < n_blocks; i++) {
         const size_t b = (i + start) % n_blocks;
         const size_t plane = (size_t)grid.x * grid.y;
-        x->set = (int)(i & 1);
-        x->tags = tags ? &tags[i] : nullptr;
         begin_block(
             x, {(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / plane)},
             block, grid);
+        begin_names(x, i, n_blocks, &n_named);
+        x->tags = x->set >= NAMELESS ? nullptr : &tags[i];
         go_on(x, &x->main, false);
         end_block(x);
     }

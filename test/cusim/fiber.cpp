@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "cusim/sim.h"
 
@@ -91,8 +92,8 @@ cusim_switch:
 namespace
 {
 
-/* Sanitizers enlarge frames. */
-constexpr size_t STACK_BYTES = 256 << 10, GUARD_BYTES = 4096;
+/* Sanitizers enlarge frames. Stacks that all began at the same place of a page would share a few sets of the cache. */
+constexpr size_t STACK_BYTES = 256 << 10, GUARD_BYTES = 4096, SPREAD_BYTES = 320;
 } // namespace
 
 namespace cusim
@@ -112,8 +113,9 @@ fiber *pop(fiber **list)
     return f;
 }
 
-fiber *make_fiber()
+fiber *make_fiber(bool named)
 {
+    static std::atomic<unsigned> n_made;
     quiet q;
     auto *f = new fiber();
     void *m = mmap(nullptr, STACK_BYTES + GUARD_BYTES, PROT_READ | PROT_WRITE,
@@ -124,9 +126,11 @@ fiber *make_fiber()
     }
     mprotect(m, GUARD_BYTES, PROT_NONE);
     f->stack = (char *)m + GUARD_BYTES;
-    f->stack_bytes = STACK_BYTES;
+    f->stack_bytes = STACK_BYTES - n_made++ % 16 * SPREAD_BYTES;
 #if defined(CUSIM_TSAN)
-    f->tsan = __tsan_create_fiber(0);
+    f->tsan = named ? __tsan_create_fiber(0) : nullptr;
+#else
+    (void)named;
 #endif
     return f;
 }
@@ -135,9 +139,10 @@ void free_fiber(fiber *f)
 {
     quiet q;
 #if defined(CUSIM_TSAN)
-    __tsan_destroy_fiber(f->tsan);
+    if (f->tsan)
+        __tsan_destroy_fiber(f->tsan);
 #endif
-    munmap(f->stack - GUARD_BYTES, f->stack_bytes + GUARD_BYTES);
+    munmap(f->stack - GUARD_BYTES, STACK_BYTES + GUARD_BYTES);
     delete f;
 }
 
@@ -178,13 +183,23 @@ void fiber_begins()
 #endif
 }
 
+void take_name(const fiber *f)
+{
+#if defined(CUSIM_TSAN)
+    __tsan_switch_to_fiber(f->tsan, 1); /* 1: orders nothing */
+#else
+    (void)f;
+#endif
+}
+
 void switch_fiber(fiber *from, fiber *to, bool ends)
 {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(ends ? nullptr : &from->fake, to->stack, to->stack_bytes);
 #endif
 #if defined(CUSIM_TSAN)
-    __tsan_switch_to_fiber(to->tsan, 1); /* 1: orders nothing */
+    if (to->tsan)
+        take_name(to);
 #endif
     cusim_switch(&from->sp, to->sp);
     (void)ends;

@@ -10,12 +10,13 @@
 namespace cusim
 {
 
-/* A stack and what runs on it. A thread that has switched to one is a fiber too. */
+/* A stack and what runs on it. A thread that has switched to one is a fiber too. One without a name is, for
+ * ThreadSanitizer, the same thread as who switched to it. */
 struct fiber {
     void *sp = nullptr;
     char *stack = nullptr;
     size_t stack_bytes = 0;
-    void *tsan = nullptr, *fake = nullptr;
+    void *tsan = nullptr /* its name */, *fake = nullptr;
     fiber *next = nullptr; /* in a list; no container: it would allocate in the name of a lane */
 };
 
@@ -23,7 +24,7 @@ void push(fiber **list, fiber *f);
 fiber *pop(fiber **list); /* NULL: empty */
 
 /* With a stack of its own below which is a guard page; ends the process if there is no memory. */
-fiber *make_fiber();
+fiber *make_fiber(bool named);
 void free_fiber(fiber *f);
 
 /* The calling thread as a fiber. */
@@ -32,6 +33,9 @@ void adopt_thread(fiber *f);
 /* The next switch to f calls entry(), which begins with fiber_begins() and never returns. */
 void arm(fiber *f, void (*entry)());
 void fiber_begins();
+
+/* The caller is, for ThreadSanitizer, f until the next switch to a fiber with a name. Orders nothing. */
+void take_name(const fiber *f);
 
 /* Leaves `from`, which runs, for `to`. `ends`: nobody will come back. Orders nothing (ThreadSanitizer). */
 void switch_fiber(fiber *from, fiber *to, bool ends);
