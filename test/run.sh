@@ -219,11 +219,12 @@ suite_tsan() {
     unit_tests build/thread "${threaded[@]}"
 }
 
-# cuda_tests FOLDER [SANITIZER]: the simulator's own, then the kernels and the device on it.
+# cuda_tests FOLDER [SANITIZER]: the simulator's own, then the kernels and the device on it; what takes longest first.
 cuda_tests() {
     local src name
     run "${1#build/}/faults" test/cusim/faults.sh "$1/faults" "${@:2}"
-    for src in test/cuda/test_*.c test/cuda/test_*.cu; do
+    for src in test/cuda/test_{small_gpu,train,kernels,products}.c \
+        test/cuda/test_!(small_gpu|train|kernels|products).c test/cuda/test_*.cu; do
         [ -e "$src" ] || continue
         name=$(basename "${src%.*}")
         run "${1#build/}/$name" "$1/test/$name"

@@ -171,8 +171,17 @@ static int on_cpu(struct zt_matmul args, struct zt_err *err)
     return rc;
 }
 
-/* The operands on the GPU, `shift` elements behind an aligned place; outputs come back into `out`. */
-static int on_gpu(struct gpu *g, struct zt_stream *s, const struct operands *o, int shift,
+/* Of the products here: a large one, so that it is not mapped anew for each. */
+static size_t workspace_bytes(void)
+{
+    return zt_ws_matmul(ZT_DEV_CUDA, &(struct zt_matmul){0}, 1);
+}
+
+/*
+ * The operands on the GPU, `shift` elements behind an aligned place; outputs come back into `out`. ws: of
+ * workspace_bytes().
+ */
+static int on_gpu(struct gpu *g, struct zt_stream *s, void *ws, const struct operands *o, int shift,
                   struct zt_ref out[N_OPERANDS])
 {
     struct operands dev = *o;
@@ -181,7 +190,9 @@ static int on_gpu(struct gpu *g, struct zt_stream *s, const struct operands *o, 
                                        &dev.args.bias_grad};
     char *mem[N_OPERANDS] = {NULL};
     dev.args.ws_bytes = zt_ws_matmul(ZT_DEV_CUDA, &dev.args, 1);
-    dev.args.ws = gpu_alloc(g, dev.args.ws_bytes);
+    dev.args.ws = ws;
+    if (dev.args.ws_bytes > workspace_bytes())
+        abort();
     for (int i = 0; i < N_OPERANDS; i++) {
         if (!o->bytes[i])
             continue;
@@ -198,11 +209,10 @@ static int on_gpu(struct gpu *g, struct zt_stream *s, const struct operands *o, 
     for (int i = 0; i < N_OPERANDS; i++)
         if (mem[i])
             g->dev->ops->free(g->dev, mem[i], o->bytes[i] + 64);
-    g->dev->ops->free(g->dev, dev.args.ws, dev.args.ws_bytes);
     return rc;
 }
 
-static void check_case(struct gpu *g, struct zt_stream *s, const struct product_case *t,
+static void check_case(struct gpu *g, struct zt_stream *s, void *ws, const struct product_case *t,
                        enum zt_dtype dtype, int shift)
 {
     static const char *const names[N_OPERANDS] = {
@@ -210,7 +220,7 @@ static void check_case(struct gpu *g, struct zt_stream *s, const struct product_
     struct operands o;
     struct zt_ref got[N_OPERANDS];
     make(t, dtype, &o);
-    CHECK_OK(on_gpu(g, s, &o, shift, got), g->err);
+    CHECK_OK(on_gpu(g, s, ws, &o, shift, got), g->err);
     CHECK_OK(on_cpu(o.args, &g->err), g->err);
     for (int i = AUX; i < N_OPERANDS; i++) {
         double d = o.bytes[i] ? worst(got[i], *o.refs[i], o.bytes[i]) : 0;
@@ -227,12 +237,14 @@ static void check_all(enum zt_dtype dtype)
     struct gpu g;
     CHECK_OK(gpu_open(&g), g.err);
     struct zt_stream *s = gpu_stream(&g, "test");
+    void *ws = gpu_alloc(&g, workspace_bytes());
     for (size_t i = 0; i < ZT_ARRAY_LEN(cases); i++) {
         for (int shift = 0; shift < 2; shift++) {
-            check_case(&g, s, &cases[i], dtype, shift);
+            check_case(&g, s, ws, &cases[i], dtype, shift);
             RETURN_IF_FAILED();
         }
     }
+    g.dev->ops->free(g.dev, ws, workspace_bytes());
     g.dev->ops->stream_free(s);
     gpu_close(&g);
 }
@@ -260,13 +272,15 @@ TEST(cuda_products_of_two_types)
     struct zt_ref got[N_OPERANDS];
     CHECK_OK(gpu_open(&g), g.err);
     struct zt_stream *s = gpu_stream(&g, "test");
+    void *ws = gpu_alloc(&g, workspace_bytes());
     make(&cases[0], ZT_BF16, &o);
     o.args.b.dtype = ZT_F16;
-    CHECK_INT(on_gpu(&g, s, &o, 0, got), ZT_EUNSUPPORTED);
+    CHECK_INT(on_gpu(&g, s, ws, &o, 0, got), ZT_EUNSUPPORTED);
     CHECK(strstr(g.err.msg, "matmul (48, 96, 32) of bf16 and fp16"));
     for (int i = AUX; i < N_OPERANDS; i++)
         free(got[i].ptr);
     release(&o);
+    g.dev->ops->free(g.dev, ws, workspace_bytes());
     g.dev->ops->stream_free(s);
     gpu_close(&g);
 }
