@@ -24,7 +24,7 @@ try cpu --hostfile=here tiny.yaml --log_dir=g | grep -ao -m1 'ZT_CPU_ISA=here: u
 echo 'no equals sign' >.deepspeed_env
 try cpu --hostfile=here tiny.yaml --log_dir=g
 DS_ENV_FILE=nosuch try cpu --hostfile=here tiny.yaml --log_dir=g
-DS_ENV_FILE= try cpu --hostfile=here tiny.yaml --log_dir=g
+DS_ENV_FILE='' try cpu --hostfile=here tiny.yaml --log_dir=g
 rm .deepspeed_env home/.deepspeed_env
 
 # Refused; nothing is written.
