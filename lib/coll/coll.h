@@ -48,17 +48,19 @@ enum zt_call_kind {
 
 enum zt_redop { ZT_SUM, ZT_MAX };
 
-/* A call on a stream, in a group of n, as transports get it. What it does stands at the function of its name. */
+/*
+ * A call on a stream, in a group of n, as transports get it. What it does stands at the function of its name. In n
+ * pieces are send of REDUCE_SCATTER, recv of ALL_GATHER, and both of ALL_TO_ALL.
+ */
 struct zt_call {
     enum zt_call_kind kind;
     zt_axes group;
-    enum zt_dtype dtype, recv_dtype; /* of send, of recv; equal but for REDUCE_SCATTER */
-    enum zt_redop redop;             /* of ALL_REDUCE; else ZT_SUM */
-    int root;                        /* or peer of a message: a member; of other calls 0 */
-    int64_t count;                   /* elements of a buffer, or of each of its n pieces */
-    const void
-        *send;  /* (n, count) of REDUCE_SCATTER and ALL_TO_ALL, (count) of others; RECV: NULL */
-    void *recv; /* (n, count) of ALL_GATHER and ALL_TO_ALL, (count) of others; SEND: NULL */
+    enum zt_dtype dtype, recv_dtype;          /* of send, of recv; equal but for REDUCE_SCATTER */
+    enum zt_redop redop;                      /* of ALL_REDUCE; else ZT_SUM */
+    int root;                                 /* or peer of a message: a member; of other calls 0 */
+    int64_t count;                            /* elements of a buffer, or of each of its n pieces */
+    const void *send;                         /* (count), in pieces (n, count); of RECV NULL */
+    void *recv;                               /* the same; of SEND NULL */
     const int64_t *send_counts, *recv_counts; /* (n) of ALL_TO_ALL, in device memory */
 };
 
