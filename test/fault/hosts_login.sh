@@ -88,7 +88,11 @@ while True:
             key.fileobj.close()
             n -= 1
 END
-seen() { [ "$(cat "$tmp/most" 2>/dev/null)" ] && [ "$(cat "$tmp/most")" -ge "$1" ]; }
+seen() {
+    local most
+    most=$(cat "$tmp/most" 2>/dev/null) # written anew each time: it may be empty
+    [ -n "$most" ] && [ "$most" -ge "$1" ]
+}
 for launcher in ssh openssh; do
     name="at most 8 of 24 log in at once ($launcher)"
     aliases 24

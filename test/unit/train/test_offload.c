@@ -6,7 +6,7 @@
  * early would be wrong in any.
  */
 
-enum { TRIES = 20 };
+enum { TRIES = 100 };
 
 struct seen {
     double evict_s, fetch_s; /* together with BACKWARD; with UPDATE of another unit */
