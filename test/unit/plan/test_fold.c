@@ -41,15 +41,29 @@ static struct zt_plan_config any_config(const struct zt_model_config *mc)
     return cfg;
 }
 
-static struct zt_plan *build(const struct zt_model *m, struct zt_plan_config cfg, int accum)
+typedef int build_fn(const struct zt_model *, const struct zt_plan_config *, int rank,
+                     struct zt_plan **, struct zt_err *);
+
+static struct zt_plan *build_by(build_fn *fn, const struct zt_model *m, struct zt_plan_config cfg,
+                                int rank, int accum)
 {
     struct zt_plan *p = NULL;
     cfg.accum = accum;
-    if (zt_plan_build(m, &cfg, zt_mesh_world(&cfg.mesh) - 1, &p, &err)) {
+    if (fn(m, &cfg, rank, &p, &err)) {
         printf("not ok %s: %d micro-batches: %s\n", zt_test_name, accum, err.msg);
         zt_test_failed = 1;
     }
     return p;
+}
+
+static struct zt_plan *build(const struct zt_model *m, struct zt_plan_config cfg, int accum)
+{
+    return build_by(zt_plan_build, m, cfg, zt_mesh_world(&cfg.mesh) - 1, accum);
+}
+
+static struct zt_plan *build_folded(const struct zt_model *m, struct zt_plan_config cfg, int accum)
+{
+    return build_by(zt_plan_build_folded, m, cfg, 0, accum);
 }
 
 /* Is it planned by a few micro-batches, and what does it say before it is whole? */
@@ -199,15 +213,14 @@ TEST(fold_rows_have_their_own_micro_batch)
     zt_arena_release(&arena);
 }
 
-/* Of a program made whole, too, every wait is needed. */
-TEST(fold_every_mutant_is_rejected)
+static void check_mutants(struct zt_plan *make(const struct zt_model *, struct zt_plan_config, int))
 {
     struct zt_arena arena = {0};
     struct zt_model *m = NULL;
     CHECK_OK(zt_model_build(&gpt2_fixture, &arena, &m, &err), err);
     for (int stage = 0; stage < 4; stage++) {
         struct zt_verifier *v;
-        struct zt_plan *p = build(m, plan_config(stage, 2, ZT_BF16), FOLDED);
+        struct zt_plan *p = make(m, plan_config(stage, 2, ZT_BF16), FOLDED);
         RETURN_IF_FAILED();
         CHECK_OK(zt_verifier_create(p, ZT_PROG_TRAIN, &v, &err), err);
         for (int w = 0; w < p->programs[ZT_PROG_TRAIN].n_waits; w++)
@@ -218,15 +231,10 @@ TEST(fold_every_mutant_is_rejected)
     zt_arena_release(&arena);
 }
 
-static struct zt_plan *build_folded(const struct zt_model *m, struct zt_plan_config cfg, int accum)
+/* Of a program made whole, too, every wait is needed. */
+TEST(fold_every_mutant_is_rejected)
 {
-    struct zt_plan *p = NULL;
-    cfg.accum = accum;
-    if (zt_plan_build_folded(m, &cfg, 0, &p, &err)) {
-        printf("not ok %s: %d micro-batches: %s\n", zt_test_name, accum, err.msg);
-        zt_test_failed = 1;
-    }
-    return p;
+    check_mutants(build);
 }
 
 /* A plan that is not run costs the same however many micro-batches there are. */
@@ -256,20 +264,7 @@ TEST(fold_lists_as_much_of_any_accumulation)
 /* Every wait that is listed is needed for what is not, too. */
 TEST(fold_every_folded_mutant_is_rejected)
 {
-    struct zt_arena arena = {0};
-    struct zt_model *m = NULL;
-    CHECK_OK(zt_model_build(&gpt2_fixture, &arena, &m, &err), err);
-    for (int stage = 0; stage < 4; stage++) {
-        struct zt_verifier *v;
-        struct zt_plan *p = build_folded(m, plan_config(stage, 2, ZT_BF16), FOLDED);
-        RETURN_IF_FAILED();
-        CHECK_OK(zt_verifier_create(p, ZT_PROG_TRAIN, &v, &err), err);
-        for (int w = 0; w < p->programs[ZT_PROG_TRAIN].n_waits; w++)
-            CHECK(zt_verifier_check_waits(v, w, &err) == ZT_EVERIFY);
-        zt_verifier_free(v);
-        zt_plan_free(p);
-    }
-    zt_arena_release(&arena);
+    check_mutants(build_folded);
 }
 
 /*
