@@ -240,7 +240,7 @@ void zt_nccl_enqueue(struct zt_coll *base, struct zt_stream *s, const struct zt_
     struct nccl_coll *c = coll_of(base);
     struct nccl_task t = {.c = c, .comm = zt_nccl_group_of(c, call->group), .call = *call};
     ZT_ASSERT(s->dev == base->dev);
-    if (call->kind == ZT_SEND || call->kind == ZT_RECV) {
+    if (zt_call_is_message(call)) {
         const int me = base->rank, peer = zt_group_member(&base->mesh, call->group, me, call->root);
         t.call.root = peer;
         t.comm = call->kind == ZT_SEND ? message_comm(c, me, peer) : message_comm(c, peer, me);

@@ -48,7 +48,7 @@ void zt_coll_enqueue(struct zt_coll *c, struct zt_stream *s, const struct zt_cal
     ZT_ASSERT(call->kind > ZT_NO_CALL && call->kind < ZT_BARRIER);
     ZT_ASSERT_CMP(call->group, <=, ZT_GROUP_WORLD);
     ZT_ASSERT(call->root >= 0 && call->root < n);
-    if (call->kind == ZT_SEND || call->kind == ZT_RECV)
+    if (zt_call_is_message(call))
         ZT_ASSERT_CMP(call->root, !=, zt_group_index(&c->mesh, call->group, c->rank));
     (void)zt_call_send_bytes(call, n); /* both fit */
     (void)zt_call_recv_bytes(call, n);

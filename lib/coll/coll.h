@@ -149,6 +149,12 @@ void zt_recv(struct zt_coll *c, struct zt_stream *s, zt_axes group, void *buf, i
 /* Any of them. Our mistake: sizes that do not fit, a root outside the group, a message to oneself. */
 void zt_coll_enqueue(struct zt_coll *c, struct zt_stream *s, const struct zt_call *call);
 
+/* Between two ranks: the group does not meet. */
+static inline bool zt_call_is_message(const struct zt_call *call)
+{
+    return call->kind == ZT_SEND || call->kind == ZT_RECV;
+}
+
 /* Bytes of send and of recv, in a group of n. */
 size_t zt_call_send_bytes(const struct zt_call *call, int n);
 size_t zt_call_recv_bytes(const struct zt_call *call, int n);

@@ -13,12 +13,6 @@ static int (*const run[ZT_N_CALL_KINDS])(struct shm_op *op) = {
     [ZT_RECV] = zt_shm_recv,
 };
 
-/* Between two ranks: the group does not meet. */
-static bool is_message(const struct zt_call *call)
-{
-    return call->kind == ZT_SEND || call->kind == ZT_RECV;
-}
-
 /* A group of one: every call is a copy, or nothing. */
 static int run_alone(const struct shm_op *op)
 {
@@ -55,7 +49,7 @@ static int run_in_turn(const struct shm_task *t, struct zt_err *err)
         return zt_shm_aborted(&op, "before it began");
     if (op.group_n == 1)
         return run_alone(&op);
-    if (is_message(op.call))
+    if (zt_call_is_message(op.call))
         return zt_shm_is_here(t->c, op.peer) ? run[op.call->kind](&op) : zt_tcp_message(&op);
     if (op.n < op.group_n)
         return zt_tcp_run(&op);
@@ -80,7 +74,7 @@ static int run_task(void *arg, struct zt_err *err)
 /* The channel of a message is that of the rank at its other end. */
 static struct shm_channel *channel_of(struct shm_coll *c, const struct zt_call *call)
 {
-    if (!is_message(call))
+    if (!zt_call_is_message(call))
         return &c->groups[call->group];
     int peer = zt_group_member(&c->base.mesh, call->group, c->base.rank, call->root);
     return call->kind == ZT_SEND ? &c->sends[peer] : &c->recvs[peer];
